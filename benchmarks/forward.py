@@ -1,0 +1,39 @@
+"""Inference of ViT-B/16 at 224 pixels, ours beside the peers': `python benchmarks/forward.py`.
+
+About 4 minutes on two cores. `--json FILE` keeps the figures.
+"""
+
+from pathlib import Path
+
+import torch
+import tyro
+from measure import FLOOR, Setting, Step, build_floor, compare
+from peers import Network, Peer, build_contestants
+from torch import Tensor, nn
+
+VIT_B_16 = Network(image_size=224, patch_size=16, width=768, depth=12, num_heads=12, mlp_dim=3072, num_classes=1000)
+SETTINGS = [Setting(f"forward: ViT-B/16 at 224, batch {size}", VIT_B_16, size) for size in (1, 8)]
+
+
+def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
+    compare(SETTINGS, build_steps, rounds, threads, json)
+
+
+def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
+    side = setting.network.image_size
+    images = torch.randn(setting.batch_size, 3, side, side)
+    models = build_contestants(setting.network, peers)
+    steps = {name: build_step(model.eval(), images) for name, model in models.items()}
+    return steps | {FLOOR: build_floor(setting, backward=False)}
+
+
+def build_step(model: nn.Module, images: Tensor) -> Step:
+    @torch.inference_mode()
+    def step() -> Tensor:
+        return model(images)
+
+    return step
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

@@ -1,0 +1,214 @@
+"""Measuring: contestants take turns within a round, and a figure is the median over rounds of a ratio to us.
+
+Machines are noisy and drift; what is timed side by side drifts together, so the ratios stay.
+"""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from peers import OURS, Network, Peer, compute_versions, find_peers
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+FLOOR = "matrix products alone"
+MIN_RATIO = 0.97
+# A timing shorter than this measures the clock and the scheduler more than the network.
+MIN_TIMING_S = 0.05
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network with a batch size and a name for the table."""
+
+    name: str
+    network: Network
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One contestant in one setting. `ratio` is its time by ours: above 1, it is slower."""
+
+    name: str
+    median_ms: float
+    ratio: float
+    ratio_quartiles: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    setting: Setting
+    figures: list[Figure]
+    """Ours first, then the peers."""
+    floor: Figure
+
+    @property
+    def fastest_peer(self) -> Figure | None:
+        return min(self.figures[1:], key=lambda figure: figure.ratio, default=None)
+
+
+def compare(
+    settings: Iterable[Setting],
+    build_steps: Callable[[Setting, list[Peer]], dict[str, Step]],
+    rounds: int,
+    threads: int,
+    json_file: Path | None,
+) -> None:
+    """Measure every setting and report: tables on the terminal and, if asked for, the same figures as JSON."""
+    if rounds < 2:
+        raise ValueError(f"--rounds {rounds} must be at least 2: a spread needs two.")
+    torch.set_num_threads(threads)
+    peers, missing = find_peers()
+    comparisons = []
+    for setting in settings:
+        torch.manual_seed(0)
+        seconds = measure(build_steps(setting, peers), rounds, setting.name)
+        comparisons.append(summarise(setting, seconds))
+    report(comparisons, missing)
+    if json_file is not None:
+        save_json(json_file, comparisons, threads, compute_versions(peers), missing)
+
+
+def measure(steps: dict[str, Step], rounds: int, title: str) -> list[dict[str, float]]:
+    """For each round, the seconds of one call of each contestant."""
+    num_calls = max(1, math.ceil(MIN_TIMING_S / warm_up(steps)))
+    names = list(steps)
+    seconds = []
+    for index in track(range(rounds), description=title, transient=True):
+        first = index % len(names)  # so that nobody always follows the same neighbour's warm or cold caches
+        order = names[first:] + names[:first]
+        seconds.append({name: time_step(steps[name], num_calls) for name in order})
+    return seconds
+
+
+def warm_up(steps: dict[str, Step]) -> float:
+    """Seconds of the quickest contestant, each called three times: first calls allocate and pick kernels."""
+    return min(min(time_step(step, 1) for _ in range(3)) for step in steps.values())
+
+
+def time_step(step: Step, num_calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(num_calls):
+        step()
+    return (time.perf_counter() - start) / num_calls
+
+
+def summarise(setting: Setting, seconds: list[dict[str, float]]) -> Comparison:
+    figures = []
+    for name in seconds[0]:
+        ratios = [times[name] / times[OURS] for times in seconds]
+        lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+        median_ms = 1000 * statistics.median(times[name] for times in seconds)
+        figures.append(Figure(name, median_ms, median, (lower, upper)))
+    *contestants, floor = figures
+    return Comparison(setting, contestants, floor)
+
+
+def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
+    console = Console()
+    for comparison in comparisons:
+        console.print(build_table(comparison))
+        peer = comparison.fastest_peer
+        if peer is not None:
+            console.print(f"fastest peer: {peer.name}, ratio {peer.ratio:.3f} (needs >= {MIN_RATIO})")
+        console.print(f"floor is {100 * comparison.floor.ratio:.0f} % of our time\n")
+    for package, reason in missing.items():
+        console.print(f"missing: {package} ({reason})", markup=False)
+
+
+def build_table(comparison: Comparison) -> Table:
+    table = Table(title=comparison.setting.name, title_justify="left")
+    table.add_column("contestant")
+    for column in ("median ms", "ratio to us", "middle half of rounds"):
+        table.add_column(column, justify="right")
+    for figure in (*comparison.figures, comparison.floor):
+        lower, upper = figure.ratio_quartiles
+        table.add_row(figure.name, f"{figure.median_ms:.2f}", f"{figure.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
+    return table
+
+
+def save_json(
+    path: Path, comparisons: list[Comparison], threads: int, versions: dict[str, str], missing: dict[str, str]
+) -> None:
+    result = {
+        "torch": torch.__version__,
+        "threads": threads,
+        "versions": versions,
+        "missing": missing,
+        "settings": [asdict(comparison) for comparison in comparisons],
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class Product:
+    """`count` independent products of (rows, inner) with (inner, columns)."""
+
+    count: int
+    rows: int
+    inner: int
+    columns: int
+
+
+def compute_products(network: Network, batch_size: int) -> list[Product]:
+    """The matrix products of one forward pass, in order (arXiv:2010.11929, eq. 1 to 8)."""
+    patches, tokens = batch_size * network.num_patches, batch_size * (network.num_patches + 1)
+    width, mlp_dim, per_image = network.width, network.mlp_dim, network.num_patches + 1
+    heads, head_dim = batch_size * network.num_heads, network.width // network.num_heads
+    block = [
+        Product(1, tokens, width, 3 * width),
+        Product(heads, per_image, head_dim, per_image),
+        Product(heads, per_image, per_image, head_dim),
+        Product(1, tokens, width, width),
+        Product(1, tokens, width, mlp_dim),
+        Product(1, tokens, mlp_dim, width),
+    ]
+    embedding = Product(1, patches, 3 * network.patch_size**2, width)
+    return [embedding, *(block * network.depth), Product(1, batch_size, width, network.num_classes)]
+
+
+def build_floor(setting: Setting, backward: bool) -> Step:
+    """Nothing but the products, into memory that is already there.
+
+    Each product has a right-hand side of its own, as each layer has its weights, so that these come from memory here too.
+    """
+    products = compute_products(setting.network, setting.batch_size)
+    rights = [torch.randn(find_shape(product, product.columns, product.inner)) for product in products]
+    shared = {product: build_workspace(product) for product in products}
+
+    def step() -> None:
+        for product, right in zip(products, rights, strict=True):
+            left, out, _, _ = shared[product]
+            multiply(left, right.mT, out)
+        for product, right in zip(products, rights, strict=True) if backward else ():
+            left, out, left_gradient, right_gradient = shared[product]
+            multiply(out.mT, left, right_gradient)
+            if product is not products[0]:  # images take no gradient
+                multiply(out, right, left_gradient)
+
+    return step
+
+
+def build_workspace(product: Product) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Left-hand side, product, and the gradients of the left- and the right-hand side."""
+    left = torch.randn(find_shape(product, product.rows, product.inner))
+    out = torch.empty(find_shape(product, product.rows, product.columns))
+    return left, out, torch.empty_like(left), torch.empty(find_shape(product, product.columns, product.inner))
+
+
+def find_shape(product: Product, *sides: int) -> tuple[int, ...]:
+    return sides if product.count == 1 else (product.count, *sides)
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    (torch.mm if left.ndim == 2 else torch.bmm)(left, right, out=out)

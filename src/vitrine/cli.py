@@ -1,0 +1,50 @@
+"""The `vitrine` command: a table of subcommands, each imported only when it is called."""
+
+import difflib
+import sys
+from importlib import import_module
+
+import vitrine
+from vitrine.core.console import print_error
+
+# Name -> where its function lives, and one line for `vitrine --help`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
+}
+
+USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists a command's options"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; a user's mistake costs one sentence on standard error and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(describe_commands())
+        sys.exit(0 if arguments else 2)
+    if arguments[0] == "--version":
+        print(f"vitrine {vitrine.__version__}")
+        sys.exit(0)
+    try:
+        run_command(arguments[0], arguments[1:])
+    except (ValueError, OSError) as error:
+        print_error(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run_command(name: str, arguments: list[str]) -> None:
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
+        raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(near)}. All commands: `vitrine --help`.")
+    import tyro  # after the name is known, so that `vitrine --help` does not wait for it
+
+    module, function = COMMANDS[name][0].split(":")
+    command = getattr(import_module(module), function)
+    tyro.cli(command, prog=f"vitrine {name}", args=arguments)
+
+
+def describe_commands() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
+    return "\n".join(["Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines])

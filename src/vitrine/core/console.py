@@ -1,0 +1,34 @@
+"""What people see in the terminal: tables, sizes in units, errors in a sentence."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str | None = None) -> None:
+    """The first column is text at the left, the others are figures at the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", caption=caption, caption_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # Never narrower than the table: in a pipe or a small window a long line serves better than a figure cut short.
+    console = Console(highlight=False)
+    needed = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def print_error(error: Exception) -> None:
+    print(f"vitrine: {error}", file=sys.stderr)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Three digits and a decimal unit: 346 MB, 7.38 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"

@@ -1,0 +1,66 @@
+"""Multi-head self-attention (arXiv:2010.11929, appendix A).
+
+Shapes: B batch, T tokens, D width, H heads, K = D // H.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrine.models.initialisation import init_xavier_uniform
+from vitrine.models.intermediates import Taps
+from vitrine.models.positions import RelativePositions
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width: int, num_heads: int, relative: RelativePositions | None = None) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.relative = relative
+        init_xavier_uniform(self.qkv, num_packed=3)
+        init_xavier_uniform(self.out)
+
+    def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (B, H, T, K)
+        bias = None if self.relative is None else self.relative(q)  # (B, H, T, T)
+        if taps is not None and taps.wants("attention"):
+            taps("attention", compute_attention_maps(q, k, bias))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # scales by K ** -0.5, eq. 6
+        return self.out(y.transpose(1, 2).reshape(b, t, d))  # eq. 8
+
+    def resize(self, grid: tuple[int, int]) -> None:
+        if self.relative is not None:
+            self.relative.resize(grid)
+
+
+class ProbeAttention(nn.Module):
+    """A learned query looks over the tokens: the attention of the MAP head (big_vision's `MAPHead`)."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.probe = nn.Parameter(torch.empty(1, width))
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+        nn.init.xavier_uniform_(self.probe)
+        init_xavier_uniform(self.query)
+        init_xavier_uniform(self.key_value, num_packed=2)
+        init_xavier_uniform(self.out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        heads = (self.num_heads, d // self.num_heads)
+        q = self.query(self.probe).view(1, 1, *heads).transpose(1, 2).expand(b, -1, -1, -1)  # (B, H, 1, K)
+        k, v = self.key_value(x).view(b, t, 2, *heads).permute(2, 0, 3, 1, 4)  # (B, H, T, K)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.reshape(b, d))
+
+
+def compute_attention_maps(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+    """(B, H, T, T): how much each token (third axis) reads from each other (last axis), eq. 6."""
+    logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    return (logits if bias is None else logits + bias).softmax(dim=-1)

@@ -1,0 +1,374 @@
+"""What a network is, as frozen dataclasses: no torch here, so names, costs and `--help` answer at once.
+
+Section, table and appendix numbers are those of arXiv:2010.11929.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+Pool = Literal["class", "mean", "map"]
+Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
+PositionInsertion = Literal["stem", "every-layer", "shared"]
+ResNetStyle = Literal["pre-activation", "post-activation"]
+
+# Where table 8 has a cell. Sin-cos positions are not in the paper; its successors add them at the stem only.
+POSITION_INSERTIONS: dict[Position, tuple[PositionInsertion, ...]] = {
+    "none": ("stem",),
+    "learned-1d": ("stem", "every-layer", "shared"),
+    "learned-2d": ("stem", "every-layer", "shared"),
+    "relative": ("stem",),
+    "sincos-2d": ("stem",),
+}
+
+# GroupNorm's and weight standardisation's epsilons in the released code of each style.
+RELEASED_EPSILONS: dict[ResNetStyle, tuple[float, float]] = {
+    "pre-activation": (1e-5, 1e-10),
+    "post-activation": (1e-6, 1e-5),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What every family has."""
+
+    num_classes: int = 1000
+    """0 leaves the head out: the model returns its features."""
+    image_size: tuple[int, int] = (224, 224)
+    """Height and width in pixels."""
+    num_channels: int = 3
+    head_bias: float = 0.0
+    """Initial bias of the head; -10 for sigmoid pre-training, so that training starts from "no label"."""
+    gradient_checkpointing: bool = False
+    """Recompute each block in the backward pass: memory for the price of about a third more compute."""
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require_at_least(self, 0, "num_classes")
+        require_at_least(self, 1, "num_channels")
+        if not (isinstance(self.image_size, tuple) and len(self.image_size) == 2):
+            raise ValueError(f"image_size={self.image_size!r} must be a pair (height, width).")
+        if not all(isinstance(side, int) and side >= 1 for side in self.image_size):
+            raise ValueError(f"image_size={self.image_size} must be two whole numbers of at least 1.")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches, or of the last feature map."""
+        raise NotImplementedError
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of what `pool` returns."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig(ModelConfig):
+    """A Vision Transformer. The four sizes have no default: the table of variants has them (registry.py)."""
+
+    width: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    patch_size: int = 16
+
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """swiglu has two input projections of `mlp_dim` each, one gating the other."""
+    gelu: Literal["tanh", "erf"] = "tanh"
+    """The paper's code uses the tanh approximation; timm, Hugging Face and torchvision use erf."""
+    norm_eps: float = 1e-6
+
+    pool: Pool = "class"
+    norm_after_pool: bool = False
+    """Normalise the mean of the tokens instead of the tokens (timm's `fc_norm`)."""
+    hidden_head: bool = False
+    """The pre-training head: a hidden layer of the model's width and tanh before the linear layer (section 3.1)."""
+    class_token: bool | None = None
+    """None: only where the pool reads it."""
+    num_registers: int = 0
+    distillation_token: bool = False
+    """A second token with a second head; `forward` returns the mean of both heads' logits."""
+
+    position: Position = "learned-1d"
+    position_insertion: PositionInsertion = "stem"
+    class_position: bool | None = None
+    """Whether the class (and distillation) token has a position of its own. None: wherever the kind can give it one."""
+
+    layer_scale: float | None = None
+    """Initial value of a learned factor on each residual branch; None leaves it out."""
+    dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    """Rate at the last block; it grows linearly from 0 at the first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, 1, "width", "depth", "num_heads", "mlp_dim", "patch_size")
+        require_at_least(self, 0, "num_registers")
+        require_rates(self, "dropout_rate", "stochastic_depth_rate")
+        require_positive(self, "norm_eps")
+        if self.width % self.num_heads != 0:
+            raise ValueError(
+                f"width={self.width} must be divisible by num_heads={self.num_heads}: "
+                f"take num_heads={' or '.join(nearest_divisors(self.width, self.num_heads))}."
+            )
+        self._check_grid()
+        self._check_pool()
+        self._check_positions()
+
+    def _check_grid(self) -> None:
+        if min(self.grid) < 1:
+            raise ValueError(
+                f"image_size={self.image_size} must hold at least one patch of {self.patch_size} x {self.patch_size} pixels: "
+                "take larger images or a smaller patch_size."
+            )
+
+    def _check_pool(self) -> None:
+        if self.pool == "class" and not self.has_class_token:
+            raise ValueError("pool='class' needs the class token: leave class_token out, or take pool='mean' or 'map'.")
+        if self.norm_after_pool and self.pool != "mean":
+            raise ValueError(f"norm_after_pool belongs to pool='mean', not to pool={self.pool!r}.")
+        if self.distillation_token and self.pool != "class":
+            raise ValueError(f"distillation_token needs pool='class' beside it, not pool={self.pool!r}.")
+        if self.hidden_head and self.distillation_token:
+            raise ValueError("hidden_head and distillation_token exclude each other: the two heads are linear.")
+
+    def _check_positions(self) -> None:
+        allowed = POSITION_INSERTIONS[self.position]
+        if self.position_insertion not in allowed:
+            raise ValueError(
+                f"position={self.position!r} cannot be inserted {self.position_insertion!r}; it can be: {', '.join(allowed)}."
+            )
+        if self.class_position and not self._position_has_class_row:
+            raise ValueError(
+                f"class_position needs a class token and learned or relative positions, not position={self.position!r} "
+                f"with class_token={self.has_class_token}: leave class_position out."
+            )
+        divisor = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
+        if self.width % divisor != 0:
+            raise ValueError(f"width={self.width} must be divisible by {divisor} for position={self.position!r}.")
+        if self.position == "sincos-2d" and self.width < 8:
+            raise ValueError(f"width={self.width} must be at least 8 for position='sincos-2d': it needs two frequencies.")
+
+    @property
+    def _position_has_class_row(self) -> bool:
+        return self.has_class_token and self.position in ("learned-1d", "learned-2d", "relative")
+
+    @property
+    def has_class_token(self) -> bool:
+        return self.pool == "class" if self.class_token is None else self.class_token
+
+    @property
+    def num_readout_tokens(self) -> int:
+        """The class and distillation tokens, which may have positions of their own; registers never do."""
+        return int(self.has_class_token) + int(self.distillation_token)
+
+    @property
+    def num_position_rows(self) -> int:
+        """How many of the readout tokens have a position."""
+        wanted = self._position_has_class_row if self.class_position is None else self.class_position
+        return self.num_readout_tokens if wanted else 0
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        return self.num_readout_tokens + self.num_registers
+
+    @property
+    def num_patches(self) -> int:
+        rows, columns = self.grid
+        return rows * columns
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prefix_tokens + self.num_patches
+
+    @property
+    def patch_channels(self) -> int:
+        """Channels of what the patches are cut from."""
+        return self.num_channels
+
+    @property
+    def patch_dim(self) -> int:
+        """Numbers in one patch before the linear embedding: P * P * C (eq. 1)."""
+        return self.patch_size * self.patch_size * self.patch_channels
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        # As a VALID convolution: pixels at the right and bottom that do not fill a patch are dropped.
+        height, width = self.image_size
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def feature_dim(self) -> int:
+        return self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxialConfig(ViTConfig):
+    """Axial-ViT: each block attends along rows, then along columns (appendix D.6)."""
+
+    pool: Pool = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_prefix_tokens > 0:
+            raise ValueError(
+                "Axial models have neither class token, distillation token nor registers, which lie in no row or column: "
+                "take pool='mean' or 'map' without them."
+            )
+        if self.position == "relative":
+            raise ValueError("Axial models cannot use position='relative'; take learned-1d, learned-2d, sincos-2d or none.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(ModelConfig):
+    """A ResNet with group norm and standardised convolutions, the paper's baseline and the stem of its hybrids."""
+
+    stages: tuple[int, ...]
+    """Residual units in each stage; no default, the table of depths has it (registry.py)."""
+    width_factor: float = 1.0
+    style: ResNetStyle = "pre-activation"
+    """pre-activation is BiT; post-activation, with TF's asymmetric SAME padding, is what the hybrids use."""
+    num_groups: int = 32
+    """At most so many groups in each norm: the largest divisor of the channels up to this."""
+    norm_eps: float | None = None
+    """None: as released for the style, 1e-5 (pre-activation) or 1e-6 (post-activation)."""
+    standardise_eps: float | None = None
+    """None: as released, 1e-10 under the root (pre-activation) or 1e-5 beside the deviation (post-activation)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, 1, "num_groups")
+        require_positive(self, "width_factor", "norm_eps", "standardise_eps")
+        if not isinstance(self.stages, tuple) or any(not isinstance(units, int) or units < 1 for units in self.stages):
+            raise ValueError(f"stages={self.stages!r} must be a tuple of unit counts of at least 1, as (3, 4, 6, 3).")
+
+    @property
+    def root_dim(self) -> int:
+        return max(1, round(64 * self.width_factor))
+
+    def bottleneck_dim(self, stage: int) -> int:
+        return self.root_dim * 2**stage
+
+    def unit_shapes(self, stage: int) -> Iterator[tuple[int, int, int]]:
+        """Input channels, bottleneck channels and stride of each unit of a stage; only the first changes the size."""
+        mid_dim = self.bottleneck_dim(stage)
+        in_dim = self.root_dim if stage == 0 else 4 * self.bottleneck_dim(stage - 1)
+        for unit in range(self.stages[stage]):
+            yield (in_dim if unit == 0 else 4 * mid_dim), mid_dim, (2 if unit == 0 and stage > 0 else 1)
+
+    @property
+    def feature_dim(self) -> int:
+        return 4 * self.bottleneck_dim(len(self.stages) - 1) if self.stages else self.root_dim
+
+    @property
+    def epsilons(self) -> tuple[float, float]:
+        """Of the norms and of the standardised convolutions, None replaced by the released value."""
+        norm_eps, standardise_eps = RELEASED_EPSILONS[self.style]
+        return (
+            norm_eps if self.norm_eps is None else self.norm_eps,
+            standardise_eps if self.standardise_eps is None else self.standardise_eps,
+        )
+
+    @property
+    def root_grid(self) -> tuple[int, int]:
+        """Size of the map after the root's convolution and pool, both of stride 2."""
+        height, width = self.image_size
+        return halve(halve(height)), halve(halve(width))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        rows, columns = self.root_grid
+        for _ in self.stages[1:]:
+            rows, columns = halve(rows), halve(columns)
+        return rows, columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridConfig(ViTConfig):
+    """A ViT whose patches are cut from the feature map of a ResNet (section 3.1, "Hybrid architecture")."""
+
+    patch_size: int = 1
+    """In places of the feature map, not in pixels."""
+    stem_stages: tuple[int, ...]
+    """No default: the name has it (registry.py)."""
+    stem_width_factor: float = 1.0
+    stem_num_groups: int = 32
+    stem_norm_eps: float | None = None
+    stem_standardise_eps: float | None = None
+
+    def _check_grid(self) -> None:
+        if min(self.grid) < 1:
+            rows, columns = self.stem.grid
+            raise ValueError(
+                f"image_size={self.image_size} gives a feature map of {rows} x {columns}, which must hold at least one patch "
+                f"of {self.patch_size} x {self.patch_size}: take larger images or a smaller patch_size."
+            )
+
+    @property
+    def stem(self) -> ResNetConfig:
+        return ResNetConfig(
+            num_classes=0,
+            image_size=self.image_size,
+            num_channels=self.num_channels,
+            gradient_checkpointing=self.gradient_checkpointing,
+            stages=self.stem_stages,
+            width_factor=self.stem_width_factor,
+            style="post-activation",
+            num_groups=self.stem_num_groups,
+            norm_eps=self.stem_norm_eps,
+            standardise_eps=self.stem_standardise_eps,
+        )
+
+    @property
+    def patch_channels(self) -> int:
+        return self.stem.feature_dim
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        rows, columns = self.stem.grid
+        return rows // self.patch_size, columns // self.patch_size
+
+
+def as_image_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width; one number is the side of a square."""
+    return (image_size, image_size) if isinstance(image_size, int) else image_size
+
+
+def halve(size: int) -> int:
+    """Output size of a convolution or pool of stride 2, padded as either style pads it."""
+    return (size + 1) // 2
+
+
+def nearest_divisors(number: int, wish: int) -> list[str]:
+    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    return [str(divisor) for divisor in sorted(sorted(divisors, key=lambda d: abs(d - wish))[:2])]
+
+
+def require_choices(config: ModelConfig) -> None:
+    """A misspelt choice fails here, not in the middle of a forward pass."""
+    for item in fields(config):
+        choices = get_args(item.type)
+        value = getattr(config, item.name)
+        if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
+            raise ValueError(f"{item.name}={value!r} must be one of {', '.join(choices)}.")
+
+
+def require_at_least(config: ModelConfig, minimum: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {minimum}.")
+
+
+def require_positive(config: ModelConfig, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}={value!r} must be above 0.")
+
+
+def require_rates(config: ModelConfig, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")

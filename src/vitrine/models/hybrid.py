@@ -1,0 +1,27 @@
+"""Hybrids: a ViT on the feature map of a ResNet (arXiv:2010.11929, sections 3.1 and 4.1)."""
+
+from torch import Tensor
+
+from vitrine.models.config import HybridConfig
+from vitrine.models.intermediates import Taps
+from vitrine.models.resnet import ResNet
+from vitrine.models.vit import VisionTransformer
+
+
+class Hybrid(VisionTransformer):
+    def __init__(self, config: HybridConfig) -> None:
+        super().__init__(config)
+        self.stem = ResNet(config.stem)
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        return (*(f"stem.{name}" for name in self.stem.intermediates), *super().intermediates)
+
+    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
+        stem_taps = None if taps is None else taps.under("stem")
+        features = self.stem.encode_map(self.stem.embed_map(images, stem_taps), stem_taps)
+        return self.patches(features), self.config.grid
+
+    def resize(self, image_size: int | tuple[int, int]) -> None:
+        super().resize(image_size)
+        self.stem.resize(image_size)

@@ -1,0 +1,46 @@
+"""Names for what lies between images and logits, and the way out for it: nobody hangs hooks on a model."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+Observe = Callable[[str, Tensor], None]
+
+
+class Taps:
+    """Where intermediates go on their way through a model. A plain forward pass has none (`None` in its place)."""
+
+    def __init__(self, keep: Sequence[str], observe: Observe | None, prefix: str = "") -> None:
+        self.keep = keep
+        self.observe = observe
+        self.prefix = prefix
+        self.kept: dict[str, Tensor] = {}
+
+    def under(self, name: str) -> "Taps":
+        """The same taps, for a part of the model whose names start with `name`."""
+        part = Taps(self.keep, self.observe, f"{self.prefix}{name}.")
+        part.kept = self.kept
+        return part
+
+    def wants(self, name: str) -> bool:
+        """Asked before computing what the forward pass itself does not need."""
+        return self.observe is not None or self._is_kept(self.prefix + name)
+
+    def __call__(self, name: str, tensor: Tensor) -> None:
+        full_name = self.prefix + name
+        if self.observe is not None:
+            self.observe(full_name, tensor)
+        if self._is_kept(full_name):
+            self.kept[full_name] = tensor
+
+    def _is_kept(self, full_name: str) -> bool:
+        return any(fnmatchcase(full_name, pattern) for pattern in self.keep)
+
+
+def require_known_names(patterns: Sequence[str], names: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = difflib.get_close_matches(pattern, names, n=3) or [names[0], names[-1]]
+            raise ValueError(f"keep={pattern!r} names no intermediate of this model; nearest: {', '.join(near)}.")

@@ -1,0 +1,139 @@
+"""The contract of every model family: what training, evaluation, inspection and export may call.
+
+Shapes: B batch, C channels, N patches, T tokens (patches and prefix), D width.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrine.models.config import ModelConfig
+from vitrine.models.heads import build_linear_head
+from vitrine.models.intermediates import Observe, Taps, require_known_names
+
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What `encode` returns."""
+
+    tokens: Tensor
+    """(B, T, D): prefix tokens first (class, distillation, registers), then patches in raster order."""
+    grid: tuple[int, int]
+    """Rows and columns of the patches."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """The intermediates that `keep` asked for, by name."""
+
+    @property
+    def patches(self) -> Tensor:
+        """(B, N, D): the tokens that lie on the grid."""
+        rows, columns = self.grid
+        return self.tokens[:, self.tokens.shape[1] - rows * columns :]
+
+
+class Model(nn.Module, Generic[ConfigT]):
+    """Images in, logits out, with names for what lies between."""
+
+    config: ConfigT
+    head: nn.Module
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        """Every name that `keep` can ask for and `observe` will see, in order."""
+        raise NotImplementedError
+
+    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
+        """Patch tokens (B, N, D) before positions and prefix, and their grid."""
+        raise NotImplementedError
+
+    def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
+        """From the patch tokens of `embed`, possibly edited, to the tokens of `Encoded`."""
+        raise NotImplementedError
+
+    def pool(self, encoded: Encoded) -> Tensor:
+        """(B, feature_dim): what the head reads."""
+        raise NotImplementedError
+
+    def resize(self, image_size: int | tuple[int, int]) -> None:
+        """Take images of another size from now on; positions are interpolated (section 3.2)."""
+        raise NotImplementedError
+
+    def encode(
+        self,
+        images: Tensor,
+        *,
+        keep: Iterable[str] = (),
+        edit: Edit | None = None,
+        observe: Observe | None = None,
+    ) -> Encoded:
+        """Tokens after the last block and norm.
+
+        `keep` names intermediates to return, with `*` as a wildcard; `observe(name, tensor)` sees each of them as it is
+        made, without anything being kept; `edit` changes the patch tokens before positions are added. Attention maps are
+        computed beside the fused attention, so asking for them does not change the tokens.
+        """
+        self.check_images(images)
+        patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+        taps = None
+        if patterns or observe is not None:
+            require_known_names(patterns, self.intermediates)
+            taps = Taps(patterns, observe)
+        tokens, _ = self.embed(images, taps)
+        if edit is not None:
+            tokens = require_same_shape(edit(tokens), tokens)
+        tokens = self.encode_tokens(tokens, taps)
+        return Encoded(tokens, self.config.grid, {} if taps is None else taps.kept)
+
+    def classify(self, encoded: Encoded) -> tuple[Tensor, ...]:
+        """The logits (B, classes) of each head; the features where the model has no head."""
+        return (self.head(self.pool(encoded)),)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.classify(self.encode(images))
+        return logits[0] if len(logits) == 1 else torch.stack(logits).mean(dim=0)
+
+    def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
+        """Replace the whole head by one zero-initialised linear layer, as fine-tuning does (section 3.2)."""
+        self.config = replace(self.config, num_classes=num_classes, head_bias=head_bias)
+        self.head = self.build_head()
+
+    def build_head(self) -> nn.Module:
+        """A new head after the configuration, where the rest of the model is."""
+        head = build_linear_head(self.config.feature_dim, self.config.num_classes, self.config.head_bias)
+        return head.to(next(self.parameters()))
+
+    def run(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """One block of the network, recomputed in the backward pass where the configuration says so."""
+        if self.config.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
+
+    def check_images(self, images: Tensor) -> None:
+        if images.ndim != 4:
+            raise ValueError(f"images have shape {tuple(images.shape)}; needed is (batch, channels, height, width).")
+        channels, *size = images.shape[1:]
+        if channels != self.config.num_channels:
+            raise ValueError(
+                f"images have {channels} channels, the model takes {self.config.num_channels}: "
+                f"convert them, or build the model with num_channels={channels}."
+            )
+        if tuple(size) != self.config.image_size:
+            height, width = self.config.image_size
+            raise ValueError(
+                f"images are {size[0]} x {size[1]} pixels, the model takes {height} x {width}: "
+                f"resize them, or call model.resize(({size[0]}, {size[1]})) first."
+            )
+
+
+def require_same_shape(edited: Tensor, tokens: Tensor) -> Tensor:
+    if edited.shape != tokens.shape:
+        raise ValueError(
+            f"edit returned tokens of shape {tuple(edited.shape)}; it must keep the shape {tuple(tokens.shape)} it was given."
+        )
+    return edited

@@ -1,0 +1,230 @@
+"""Position embeddings and their change of resolution (arXiv:2010.11929, sections 3.1 and 3.2, appendix D.4).
+
+Shapes: N patches on a grid of R rows and S columns, T tokens (prefix and patches), D width, H heads, K = D // H.
+
+The readout tokens (class, distillation) come first and may have positions of their own; registers never have one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.models.config import ViTConfig
+from vitrine.models.initialisation import init_positions
+
+Grid = tuple[int, int]
+
+
+class AddedPositions(nn.Module):
+    """Positions that are added to the tokens, at the stem or at the start of each layer."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid = config.grid
+        self.num_rows = config.num_position_rows
+        self.num_prefix_tokens = config.num_prefix_tokens
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        table = self.compute_table(tokens)
+        if self.num_prefix_tokens > self.num_rows:
+            zeros = table.new_zeros(self.num_prefix_tokens - self.num_rows, table.shape[1])
+            table = torch.cat([table[: self.num_rows], zeros, table[self.num_rows :]])  # (T, D)
+        return tokens + table
+
+    def compute_table(self, like: Tensor) -> Tensor:
+        """A row for each token that has a position, readout tokens first, on the device of `like`."""
+        raise NotImplementedError
+
+    def resize(self, grid: Grid) -> None:
+        raise NotImplementedError
+
+
+class Learned1d(AddedPositions):
+    """One learned row per token in raster order, the paper's default (eq. 1)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.table = nn.Parameter(torch.empty(self.num_rows + config.num_patches, config.width))
+        init_positions(self.table)
+
+    def compute_table(self, like: Tensor) -> Tensor:
+        return self.table
+
+    def resize(self, grid: Grid) -> None:
+        readout, patches = self.table.detach().split([self.num_rows, self.grid[0] * self.grid[1]])
+        self.table = nn.Parameter(torch.cat([readout, resize_positions(patches, self.grid, grid)]))
+        self.grid = grid
+
+
+class Learned2d(AddedPositions):
+    """A learned row per grid row and per grid column, each D / 2 wide, side by side (appendix D.4)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        rows, columns = config.grid
+        self.x_table = nn.Parameter(torch.empty(columns, config.width // 2))
+        self.y_table = nn.Parameter(torch.empty(rows, config.width // 2))
+        init_positions(self.x_table)
+        init_positions(self.y_table)
+        self.readout: nn.Parameter | None = None
+        if self.num_rows > 0:
+            self.readout = nn.Parameter(torch.empty(self.num_rows, config.width))
+            init_positions(self.readout)
+
+    def compute_table(self, like: Tensor) -> Tensor:
+        table = join_axes(self.x_table, self.y_table)
+        return table if self.readout is None else torch.cat([self.readout, table])
+
+    def resize(self, grid: Grid) -> None:
+        self.x_table = nn.Parameter(resize_axis(self.x_table.detach(), grid[1]))
+        self.y_table = nn.Parameter(resize_axis(self.y_table.detach(), grid[0]))
+        self.grid = grid
+
+
+class SinCos2d(AddedPositions):
+    """Fixed sines and cosines of the place on the grid (big_vision's `posemb_sincos_2d`). Nothing to learn or store."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.num_frequencies = config.width // 4
+
+    def compute_table(self, like: Tensor) -> Tensor:
+        rows, columns = self.grid
+        return join_axes(self._encode(columns, like.device), self._encode(rows, like.device)).to(like.dtype)
+
+    def _encode(self, length: int, device: torch.device) -> Tensor:
+        """(length, D / 2): sines, then cosines, of each place along one axis."""
+        # The -1 makes the longest wavelength exactly 10,000 * 2 pi; other sin-cos embeddings divide by the full count.
+        exponent = torch.arange(self.num_frequencies, device=device, dtype=torch.float32) / (self.num_frequencies - 1)
+        angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * 10_000.0**-exponent
+        return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+    def resize(self, grid: Grid) -> None:
+        self.grid = grid
+
+
+class RelativePositions(nn.Module):
+    """One embedding per offset of query and key in raster order, added to the attention logits (appendix D.4).
+
+    The paper does not say how heads, scale and class token are treated. Here each layer has its own embeddings, shared by
+    its heads, and query times embedding is scaled like query times key (both as in arXiv:1803.02155). A readout token with
+    a position has one embedding for being read and one for what it reads in the image, and none towards itself.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid = config.grid
+        self.num_rows = config.num_position_rows
+        self.num_prefix_tokens = config.num_prefix_tokens
+        head_dim = config.width // config.num_heads
+        self.offsets = nn.Parameter(torch.empty(2 * config.num_patches - 1, head_dim))
+        init_positions(self.offsets)
+        self.readout: nn.Parameter | None = None
+        if self.num_rows > 0:
+            self.readout = nn.Parameter(torch.empty(2 * self.num_rows, head_dim))
+            init_positions(self.readout)
+
+    def forward(self, q: Tensor) -> Tensor:
+        """Queries (B, H, T, K) -> logits (B, H, T, T) to add before the softmax."""
+        b, h, t, k = q.shape
+        readout = () if self.readout is None else (self.readout,)
+        table = torch.cat([self.offsets, *readout, self.offsets.new_zeros(1, k)])
+        logits = (q * k**-0.5) @ table.T  # (B, H, T, number of embeddings)
+        return logits.gather(-1, self.compute_index(q.device).expand(b, h, t, t))
+
+    def compute_index(self, device: torch.device) -> Tensor:
+        """(T, T): which embedding serves query t and key u. The last, always zero, serves where there is none."""
+        num_patches, prefix, rows = self.grid[0] * self.grid[1], self.num_prefix_tokens, self.num_rows
+        place = torch.arange(num_patches, device=device)
+        first_readout = 2 * num_patches - 1
+        none = first_readout + 2 * rows
+        index = torch.full((prefix + num_patches,) * 2, none, device=device)
+        index[prefix:, prefix:] = place[:, None] - place[None, :] + num_patches - 1
+        readout = torch.arange(rows, device=device)
+        index[:, :rows] = first_readout + readout  # reading a readout token
+        index[:rows, prefix:] = first_readout + rows + readout[:, None]  # what a readout token reads in the image
+        index[readout, readout] = none
+        return index
+
+    def resize(self, grid: Grid) -> None:
+        weights = compute_offset_weights(self.grid, grid).to(self.offsets)
+        self.offsets = nn.Parameter(weights @ self.offsets.detach())
+        self.grid = grid
+
+
+ADDED_POSITIONS: dict[str, type[AddedPositions]] = {
+    "learned-1d": Learned1d,
+    "learned-2d": Learned2d,
+    "sincos-2d": SinCos2d,
+}
+
+
+def build_positions(config: ViTConfig) -> nn.ModuleList:
+    """As many tables as are added to the tokens: none, one, or one for each layer."""
+    kind = ADDED_POSITIONS.get(config.position)
+    if kind is None:
+        return nn.ModuleList()
+    num_tables = config.depth if config.position_insertion == "every-layer" else 1
+    return nn.ModuleList(kind(config) for _ in range(num_tables))
+
+
+def join_axes(x_table: Tensor, y_table: Tensor) -> Tensor:
+    """(S, E), (R, E) -> (R * S, 2E): the column's row of numbers, then the row's, for each place in raster order."""
+    rows, columns = y_table.shape[0], x_table.shape[0]
+    return torch.cat([x_table.repeat(rows, 1), y_table.repeat_interleave(columns, dim=0)], dim=1)
+
+
+def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+    """Interpolate grid positions (N, D) from `old_grid` to `new_grid`, both (rows, columns).
+
+    Fine-tuning at a higher resolution keeps the patch size, so there are more patches and the learned positions no longer
+    mean the same places; interpolation restores their meaning. The class token has no place in the image: split its row off
+    before calling.
+    """
+    rows, columns = old_grid
+    if positions.shape[0] != rows * columns:
+        raise ValueError(
+            f"{positions.shape[0]} positions do not fill a {rows} x {columns} grid ({rows * columns}). "
+            "If the first row belongs to the class token, pass positions[1:]."
+        )
+    grid = positions.view(rows, columns, -1)  # (R, S, D)
+    down = compute_corner_weights(rows, new_grid[0]).to(positions)
+    across = compute_corner_weights(columns, new_grid[1]).to(positions)
+    # Two small matrix products equal scipy's zoom(order=1), which the released code uses, for any pair of grids.
+    return torch.einsum("ri,cj,ijd->rcd", down, across, grid).reshape(-1, positions.shape[1])
+
+
+def resize_axis(table: Tensor, length: int) -> Tensor:
+    return compute_corner_weights(table.shape[0], length).to(table) @ table
+
+
+def compute_corner_weights(old: int, new: int) -> Tensor:
+    """(new, old) rows that mix the two nearest old places, first on first and last on last."""
+    place = torch.linspace(0, old - 1, new, dtype=torch.float64) if new > 1 else torch.zeros(1, dtype=torch.float64)
+    return (1 - (place[:, None] - torch.arange(old)[None, :]).abs()).clamp(min=0)
+
+
+def compute_offset_weights(old_grid: Grid, new_grid: Grid) -> Tensor:
+    """(2N' - 1, 2N - 1) rows that mix old relative embeddings into new ones.
+
+    An offset in raster order is a step of some rows and some columns, but several steps share an offset. The one with the
+    fewest columns stands for all, is scaled to the old grid, and the four old steps around it are mixed.
+    """
+    (rows, columns), (new_rows, new_columns) = old_grid, new_grid
+    old, new = rows * columns, new_rows * new_columns
+    offsets = torch.arange(-(new - 1), new, dtype=torch.float64)
+    down = (offsets / new_columns).round().clamp(1 - new_rows, new_rows - 1)
+    across = offsets - down * new_columns
+    weights = torch.zeros(2 * new - 1, 2 * old - 1, dtype=torch.float64)
+    for row, row_weight in mix_neighbours(down, rows, new_rows):
+        for column, column_weight in mix_neighbours(across, columns, new_columns):
+            source = (row * columns + column + old - 1).long()
+            weights[torch.arange(2 * new - 1), source] += row_weight * column_weight
+    return weights
+
+
+def mix_neighbours(step: Tensor, old: int, new: int) -> list[tuple[Tensor, Tensor]]:
+    """The two whole steps around `step` once it is scaled from `new` places to `old`, each with its weight."""
+    scaled = step * (old - 1) / max(1, new - 1)
+    floor = scaled.floor()
+    above = scaled - floor
+    return [(floor, 1 - above), ((floor + 1).clamp(max=old - 1), above)]

@@ -1,0 +1,110 @@
+"""The Vision Transformer (arXiv:2010.11929, section 3.1).
+
+Shapes: B batch, N patches, T tokens (prefix and patches), D width.
+"""
+
+from dataclasses import replace
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.models.blocks import EncoderBlock, build_norm
+from vitrine.models.config import ViTConfig, as_image_size
+from vitrine.models.heads import AttentionPool, HiddenHead
+from vitrine.models.initialisation import init_positions
+from vitrine.models.intermediates import Taps
+from vitrine.models.model import Encoded, Model
+from vitrine.models.patches import PatchEmbedding
+from vitrine.models.positions import build_positions
+
+
+class OnGrid(Protocol):
+    """A part that depends on the number of patches."""
+
+    def resize(self, grid: tuple[int, int]) -> None: ...
+
+
+class VisionTransformer(Model[ViTConfig]):
+    block_intermediates: tuple[str, ...] = EncoderBlock.intermediates
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patches = PatchEmbedding(config.patch_channels, config.patch_size, config.width)
+        self.class_token = nn.Parameter(torch.zeros(1, config.width)) if config.has_class_token else None
+        # Random, unlike the class token: registers that start equal and have no position would stay equal.
+        self.distillation_token = build_random_tokens(int(config.distillation_token), config.width)
+        self.registers = build_random_tokens(config.num_registers, config.width)
+        self.positions = build_positions(config)
+        self.dropout = nn.Dropout(config.dropout_rate)
+        self.blocks = nn.ModuleList(self.build_block(index) for index in range(config.depth))
+        self.norm = build_norm(config)
+        self.attention_pool = AttentionPool(config) if config.pool == "map" else None
+        self.hidden_head = HiddenHead(config.width) if config.hidden_head else None
+        self.head = self.build_head()
+        self.head_distillation = self.build_head() if config.distillation_token else None
+
+    def build_block(self, index: int) -> nn.Module:
+        return EncoderBlock(self.config, index)
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        names = (f"blocks.{index}.{name}" for index in range(self.config.depth) for name in self.block_intermediates)
+        return ("embedding", *names)
+
+    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
+        return self.patches(images), self.config.grid
+
+    def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
+        prefix = [t for t in (self.class_token, self.distillation_token, self.registers) if t is not None]
+        tokens = torch.cat([*(t.expand(tokens.shape[0], -1, -1) for t in prefix), tokens], dim=1)  # (B, T, D)
+        in_every_layer = self.config.position_insertion != "stem"
+        if len(self.positions) > 0 and not in_every_layer:
+            tokens = self.positions[0](tokens)  # eq. 1
+        tokens = self.dropout(tokens)
+        if taps is not None:
+            taps("embedding", tokens)
+        for index, block in enumerate(self.blocks):
+            if in_every_layer:
+                tokens = self.positions[index % len(self.positions)](tokens)  # one table for each layer, or one for all
+            tokens = self.run(block, tokens) if taps is None else block(tokens, taps.under(f"blocks.{index}"))
+        return tokens if self.config.norm_after_pool else self.norm(tokens)
+
+    def pool(self, encoded: Encoded) -> Tensor:
+        """The features that the last linear layer reads; with a distillation token, the mean of both tokens."""
+        if self.config.pool == "class":
+            readout = encoded.tokens[:, : self.config.num_readout_tokens]
+            features = readout[:, 0] if readout.shape[1] == 1 else readout.mean(dim=1)
+        elif self.attention_pool is not None:
+            features = self.attention_pool(encoded.patches)
+        else:
+            features = encoded.patches.mean(dim=1)
+            features = self.norm(features) if self.config.norm_after_pool else features
+        return features if self.hidden_head is None else self.hidden_head(features)
+
+    def classify(self, encoded: Encoded) -> tuple[Tensor, ...]:
+        if self.head_distillation is None:
+            return super().classify(encoded)
+        return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
+
+    def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
+        self.config = replace(self.config, hidden_head=False)
+        self.hidden_head = None
+        super().reset_head(num_classes, head_bias)
+        self.head_distillation = None if self.head_distillation is None else self.build_head()
+
+    def resize(self, image_size: int | tuple[int, int]) -> None:
+        config = replace(self.config, image_size=as_image_size(image_size))
+        if config.grid != self.config.grid:
+            for part in cast("list[OnGrid]", [*self.positions, *self.blocks]):
+                part.resize(config.grid)
+        self.config = config
+
+
+def build_random_tokens(count: int, width: int) -> nn.Parameter | None:
+    if count == 0:
+        return None
+    tokens = nn.Parameter(torch.empty(count, width))
+    init_positions(tokens)
+    return tokens
