@@ -272,15 +272,11 @@ class ResNetConfig(ModelConfig):
     @property
     def root_grid(self) -> tuple[int, int]:
         """Size of the map after the root's convolution and pool, both of stride 2."""
-        height, width = self.image_size
-        return halve(halve(height)), halve(halve(width))
+        return halve_repeatedly(self.image_size, 2)
 
     @property
     def grid(self) -> tuple[int, int]:
-        rows, columns = self.root_grid
-        for _ in self.stages[1:]:
-            rows, columns = halve(rows), halve(columns)
-        return rows, columns
+        return resnet_grid(self.image_size, len(self.stages))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +321,7 @@ class HybridConfig(ViTConfig):
 
     @property
     def grid(self) -> tuple[int, int]:
-        rows, columns = self.stem.grid
+        rows, columns = resnet_grid(self.image_size, len(self.stem_stages))
         return rows // self.patch_size, columns // self.patch_size
 
 
@@ -337,6 +333,17 @@ def as_image_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
 def halve(size: int) -> int:
     """Output size of a convolution or pool of stride 2, padded as either style pads it."""
     return (size + 1) // 2
+
+
+def halve_repeatedly(size: tuple[int, int], times: int) -> tuple[int, int]:
+    for _ in range(times):
+        size = halve(size[0]), halve(size[1])
+    return size
+
+
+def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]:
+    """Size of the last map: the root halves twice, and each stage but the first once."""
+    return halve_repeatedly(image_size, 2 + max(0, num_stages - 1))
 
 
 def nearest_divisors(number: int, wish: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from vitrine.models.config import ModelConfig, ResNetConfig, halve
+from vitrine.models.config import ModelConfig, ResNetConfig, halve, halve_repeatedly
 
 Grid = tuple[int, int]
 
@@ -150,7 +150,7 @@ def places(grid: Grid) -> int:
 
 
 def strided(grid: Grid, stride: int) -> Grid:
-    return grid if stride == 1 else (halve(grid[0]), halve(grid[1]))
+    return halve_repeatedly(grid, stride // 2)  # strides are 1 or 2
 
 
 def same_padded(grid: Grid, kernel: int, stride: int) -> int:

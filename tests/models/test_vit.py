@@ -1,0 +1,192 @@
+"""The ViT against Hugging Face's, with the same random weights, and its options against closed forms."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import ViTConfig as PeerConfig
+from transformers import ViTForImageClassification as PeerViT
+
+from tests.filling import build_filled, fill_randomly
+from vitrine.models.model import Model
+from vitrine.models.registry import build_model
+
+
+def build_peer(**changes: Any) -> PeerViT:
+    settings: dict[str, Any] = {"image_size": (48, 80), "patch_size": 16, "hidden_size": 96, "num_hidden_layers": 3}
+    settings |= {"num_attention_heads": 4, "intermediate_size": 200, "layer_norm_eps": 1e-6, "num_labels": 7}
+    peer = PeerViT(PeerConfig(**{**settings, **changes})).eval()
+    fill_randomly(peer)
+    return peer
+
+
+def copy_peer_weights(peer: nn.Module) -> dict[str, Tensor]:
+    """Hugging Face's names to ours; q, k and v are packed."""
+    state, ours = dict(peer.state_dict()), {}
+    embeddings = "vit.embeddings."
+    ours["class_token"] = state[embeddings + "cls_token"][0]
+    ours["positions.0.table"] = state[embeddings + "position_embeddings"][0]
+    ours["patches.projection.weight"] = state[embeddings + "patch_embeddings.projection.weight"].flatten(1)
+    ours["patches.projection.bias"] = state[embeddings + "patch_embeddings.projection.bias"]
+    for kind in ("weight", "bias"):
+        ours[f"norm.{kind}"], ours[f"head.{kind}"] = state[f"vit.layernorm.{kind}"], state[f"classifier.{kind}"]
+        for index in range(3):
+            theirs, block = f"vit.layers.{index}.", f"blocks.{index}."
+            qkv = [state[f"{theirs}attention.{part}_proj.{kind}"] for part in "qkv"]
+            ours[f"{block}attention.qkv.{kind}"] = torch.cat(qkv)
+            ours[f"{block}attention.out.{kind}"] = state[f"{theirs}attention.o_proj.{kind}"]
+            ours[f"{block}norm_attention.{kind}"] = state[f"{theirs}layernorm_before.{kind}"]
+            ours[f"{block}norm_mlp.{kind}"] = state[f"{theirs}layernorm_after.{kind}"]
+            ours[f"{block}mlp.hidden.{kind}"] = state[f"{theirs}mlp.fc1.{kind}"]
+            ours[f"{block}mlp.out.{kind}"] = state[f"{theirs}mlp.fc2.{kind}"]
+    return ours
+
+
+def load_peer_weights(model: Model[Any], peer: nn.Module) -> Model[Any]:
+    model.load_state_dict(copy_peer_weights(peer))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.randn(2, 3, 48, 80, generator=torch.Generator().manual_seed(3))
+
+
+SIZES: dict[str, Any] = {"width": 96, "depth": 3, "num_heads": 4, "mlp_dim": 200, "num_classes": 7, "image_size": (48, 80)}
+
+
+@pytest.mark.parametrize(("gelu", "peer_gelu"), [("erf", "gelu"), ("tanh", "gelu_pytorch_tanh")])
+@torch.no_grad()
+def test_logits_equal_hugging_face(gelu: str, peer_gelu: str, images: Tensor) -> None:
+    peer = build_peer(hidden_act=peer_gelu)
+    model = load_peer_weights(build_model("ViT-B/16", gelu=gelu, **SIZES), peer)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_gelu_kind_and_epsilon_are_not_ignored(images: Tensor) -> None:
+    logits = [build_filled("ViT-B/16", **SIZES, **changes)(images) for changes in ({}, {"gelu": "erf"}, {"norm_eps": 1e-2})]
+    assert not torch.allclose(logits[0], logits[1], rtol=0, atol=1e-6)
+    assert not torch.allclose(logits[0], logits[2], rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_hidden_states_and_attention_equal_hugging_face(images: Tensor) -> None:
+    peer = build_peer(attn_implementation="eager")
+    model = load_peer_weights(build_model("ViT-B/16", gelu="erf", **SIZES), peer)
+    theirs = peer(images, output_attentions=True, output_hidden_states=True)
+    kept = model.encode(images, keep=("embedding", "blocks.*")).kept
+    outputs = [kept["embedding"], *(kept[f"blocks.{index}.output"] for index in range(3))]
+    for ours, expected in zip(outputs[:3], theirs.hidden_states[:3], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    for index, expected in enumerate(theirs.attentions):
+        torch.testing.assert_close(kept[f"blocks.{index}.attention"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["class", "mean", "map"])
+@torch.no_grad()
+def test_pools_read_what_they_should(pool: str, images: Tensor) -> None:
+    model = build_filled("ViT-B/16", pool=pool, class_token=True, num_registers=2, **SIZES)
+    encoded = model.encode(images)
+    assert encoded.tokens.shape == (2, 1 + 2 + 15, 96)
+    features = model.pool(encoded)
+    if pool == "class":
+        torch.testing.assert_close(features, encoded.tokens[:, 0])
+    elif pool == "mean":
+        torch.testing.assert_close(features, encoded.tokens[:, 3:].mean(dim=1))
+    else:
+        torch.testing.assert_close(features, model.attention_pool(encoded.tokens[:, 3:]))
+
+
+@torch.no_grad()
+def test_norm_comes_after_the_mean_where_asked(images: Tensor) -> None:
+    before = build_filled("ViT-B/16", pool="mean", **SIZES)
+    after = build_filled("ViT-B/16", pool="mean", norm_after_pool=True, **SIZES)
+    after.load_state_dict(before.state_dict())
+    last = before.encode(images, keep=("blocks.2.output",)).kept["blocks.2.output"]
+    torch.testing.assert_close(before.pool(before.encode(images)), before.norm(last).mean(dim=1))
+    torch.testing.assert_close(after.pool(after.encode(images)), before.norm(last.mean(dim=1)))
+
+
+@torch.no_grad()
+def test_the_hidden_head_is_a_layer_and_tanh_and_goes_with_the_head(images: Tensor) -> None:
+    model = build_filled("ViT-B/16", hidden_head=True, **SIZES)
+    encoded = model.encode(images)
+    dense = model.hidden_head.dense
+    expected = torch.tanh(encoded.tokens[:, 0] @ dense.weight.T + dense.bias)
+    torch.testing.assert_close(model.pool(encoded), expected)
+    model.reset_head(4)
+    assert model.config.hidden_head is False
+    assert not any(name.startswith("hidden_head") for name in model.state_dict())
+    torch.testing.assert_close(model.pool(encoded), encoded.tokens[:, 0])
+
+
+@torch.no_grad()
+def test_the_distilled_model_averages_two_heads(images: Tensor) -> None:
+    model = build_filled("ViT-B/16", distillation_token=True, **SIZES)
+    encoded = model.encode(images)
+    assert encoded.tokens.shape[1] == 17
+    assert model.positions[0].table.shape == (17, 96)
+    from_class, from_distillation = model.classify(encoded)
+    torch.testing.assert_close(from_class, model.head(encoded.tokens[:, 0]))
+    torch.testing.assert_close(from_distillation, model.head_distillation(encoded.tokens[:, 1]))
+    torch.testing.assert_close(model(images), (from_class + from_distillation) / 2)
+    model.reset_head(2)
+    assert torch.equal(model(images), torch.zeros(2, 2))
+
+
+@torch.no_grad()
+def test_pixels_beyond_the_last_patch_are_dropped() -> None:
+    model = build_filled("ViT-Ti/14", depth=1, image_size=(45, 30), num_classes=3)
+    assert model.config.grid == (3, 2)
+    image = torch.randn(1, 3, 45, 30)
+    changed = image.clone()
+    changed[:, :, 42:, :] = 9.0
+    changed[:, :, :, 28:] = 9.0
+    assert torch.equal(model(image), model(changed))
+    changed[:, :, 41, 27] = 9.0
+    assert not torch.equal(model(image), model(changed))
+
+
+def test_384_pixels_with_patches_of_14_give_27_by_27() -> None:
+    with torch.device("meta"):
+        model = build_model("ViT-H/14", image_size=384, depth=1)
+    assert model.config.grid == (27, 27)
+    assert model.positions[0].table.shape == (27 * 27 + 1, 1280)
+
+
+@torch.no_grad()
+def test_any_number_of_channels() -> None:
+    for name in ("ViT-Ti/16", "R26x0.25", "R+ViT-Ti/16"):
+        model = build_filled(name, num_channels=5, image_size=64, num_classes=2)
+        assert model(torch.randn(1, 5, 64, 64)).shape == (1, 2)
+
+
+def test_checkpointing_gives_the_same_gradients() -> None:
+    for name in ("ViT-Ti/16", "R26x0.25", "R+ViT-Ti/16", "Axial-ViT-B/32"):
+        changes = {} if name.startswith("R26") else {"depth": 2}
+        gradients = []
+        for gradient_checkpointing in (False, True):
+            model = build_filled(name, image_size=64, num_classes=3, gradient_checkpointing=gradient_checkpointing, **changes)
+            model.train()
+            model(torch.ones(1, 3, 64, 64)).square().sum().backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+        for plain, checkpointed in zip(*gradients, strict=True):
+            torch.testing.assert_close(checkpointed, plain)
+
+
+def test_dropout_and_stochastic_depth_act_in_training_only() -> None:
+    for changes in ({"dropout_rate": 0.5}, {"stochastic_depth_rate": 0.9}):
+        model = build_filled("ViT-Ti/16", depth=3, image_size=64, num_classes=3, **changes)
+        image = torch.randn(4, 3, 64, 64)
+        with torch.no_grad():
+            assert torch.equal(model(image), model(image))
+            model.train()
+            assert not torch.equal(model(image), model(image))
+
+
+@torch.no_grad()
+def test_heads_start_from_zero_or_the_given_bias(images: Tensor) -> None:
+    assert torch.equal(build_model("ViT-B/16", **SIZES).eval()(images), torch.zeros(2, 7))
+    assert torch.equal(build_model("ViT-B/16", head_bias=-10.0, **SIZES).eval()(images), torch.full((2, 7), -10.0))
