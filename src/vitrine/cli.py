@@ -3,6 +3,7 @@
 import difflib
 import sys
 from importlib import import_module
+from types import ModuleType
 
 import vitrine
 from vitrine.core.console import print_error
@@ -37,11 +38,21 @@ def run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
         raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(near)}. All commands: `vitrine --help`.")
-    import tyro  # after the name is known, so that `vitrine --help` does not wait for it
-
     module, function = COMMANDS[name][0].split(":")
     command = getattr(import_module(module), function)
-    tyro.cli(command, prog=f"vitrine {name}", args=arguments)
+    load_tyro().cli(command, prog=f"vitrine {name}", args=arguments)
+
+
+def load_tyro() -> ModuleType:
+    """tyro, imported once a command's name is known, so that `vitrine --help` does not wait for it."""
+    import tyro
+
+    if sys.modules.get("torch", tyro) is None:
+        # Where torch is blocked, tyro takes the None in its place for a loaded torch; its rules are made at first use.
+        del sys.modules["torch"]
+        tyro.cli(int, args=["0"])
+        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]  (how Python itself marks a blocked import)
+    return tyro
 
 
 def describe_commands() -> str:

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.model import Model
 from vitrine.models.registry import MODELS, build_model, resolve_config
@@ -41,7 +41,7 @@ PARAMETERS: dict[str, Row] = {
     # Not released: R50's root and stages 1 to 4, and 1 to 3 lengthened, before the encoders of B and L.
     "R50+ViT-B/32": (None, 110_945_832, None, None, None),
     "R50+ViT-L/16": (None, 316_483_624, None, None, None),
-    # BiT: R50x1 is the released figure; the others follow from it by depth and width, as `count_bit` below says.
+    # BiT: R50x1 is the released figure; the others follow from it by depth and width, as tests/models/test_cost_parts.py says.
     "R26x1": (None, 15_987_496, None, None, None),
     "R50x1": (None, 25_549_352, None, None, None),
     "R50x2": (None, 97_988_712, None, None, None),
@@ -158,26 +158,6 @@ def test_parameters_are_those_of_the_released_code(name: str) -> None:
         if expected is not None:
             assert count_parameters(build_empty(name, **changes)) == expected
             assert compute_cost(name, **changes).num_parameters == expected
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if isinstance(resolve_config(name), ResNetConfig)])
-def test_parameters_of_bit_follow_from_depth_and_width(name: str) -> None:
-    config = resolve_config(name)
-    assert isinstance(config, ResNetConfig)
-    assert compute_cost(name).num_parameters == count_bit(config.stages, round(64 * config.width_factor))
-
-
-def count_bit(stages: tuple[int, ...], root: int) -> int:
-    """Written out as a sum over convolutions and norms, apart from the code under test."""
-    total, in_dim = 7 * 7 * 3 * root, root
-    for stage, units in enumerate(stages):
-        mid = root * 2**stage
-        total += in_dim * 4 * mid  # the projection
-        for _ in range(units):
-            total += in_dim * mid + 9 * mid * mid + mid * 4 * mid  # convolutions
-            total += 2 * in_dim + 4 * mid  # norms
-            in_dim = 4 * mid
-    return total + 2 * in_dim + in_dim * 1000 + 1000
 
 
 @pytest.mark.parametrize("name", GMACS)

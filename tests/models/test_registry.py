@@ -41,7 +41,7 @@ def test_the_grammar_goes_beyond_the_list(name: str, kind: type[ModelConfig], fi
     [
         ("vit-b/16", "ViT-B/16"),
         ("ViT-B16", "ViT-B/16"),
-        ("ViT-X/16", "ViT-L/16"),
+        ("ViT-X/16", "ViT-B/16"),
         ("ViT-B/0", "ViT-B/8"),
         ("R51x1", "R50x1"),
         ("R50", "R50x1"),

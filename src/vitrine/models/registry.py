@@ -181,9 +181,9 @@ def require_known_fields(kind: type[ModelConfig], changes: dict[str, Any]) -> No
 
 
 def nearest_names(name: str) -> list[str]:
-    """Three names to offer: by spelling, without regard to case, as `vit-b16` is meant for `ViT-B/16`."""
-    folded: dict[str, list[str]] = {}
-    for known in MODELS:
-        folded.setdefault(known.casefold(), []).append(known)
-    near = difflib.get_close_matches(name.casefold(), folded, n=3) or ["vit-b/16", "r50x1", "r50+vit-b/16"]
-    return [known for key in near for known in folded[key]]
+    """Up to three names to offer, first without regard to case, as `vit-b16` is meant for `ViT-B/16`."""
+    folded = [known.casefold() for known in MODELS]
+    near = set(difflib.get_close_matches(name.casefold(), folded, n=3) or ["vit-b/16", "r50x1", "r50+vit-b/16"])
+    offered = [known for known in MODELS if known.casefold() in near]
+    # `ViT-b/16` and `ViT-B/16` differ only in case: what was typed decides.
+    return sorted(offered, key=lambda known: -difflib.SequenceMatcher(None, name, known).ratio())[:3]

@@ -1,0 +1,53 @@
+"""`vitrine models`: the table, the same figures as JSON, and its mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vitrine.cli import main
+from vitrine.models.cost import compute_cost
+from vitrine.models.registry import MODELS
+
+
+def test_every_listed_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["models"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["model", *MODELS]
+    assert "86,567,656     197   17.56" in next(line for line in lines if line.startswith("ViT-B/16"))
+
+
+def test_options_change_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["models", "ViT-H/14", "--image-size", "384", "518", "--num-classes", "0", "--images", "303e6", "--epochs", "14"])
+    header, row = capsys.readouterr().out.splitlines()
+    cost = compute_cost("ViT-H/14", (384, 518), num_classes=0)
+    assert header.split()[-1] == "exaFLOPs"
+    assert row.split()[:3] == ["ViT-H/14", f"{cost.num_parameters:,}", str(27 * 37 + 1)]
+    assert float(row.split()[-1]) == pytest.approx(cost.compute_exaflops(303e6, 14), rel=1e-3)
+
+
+def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "costs.json"
+    main(["models", "ViT-L/16", "R50x1", "--images", "303e6", "--epochs", "7", "--json", str(target)])
+    assert "ViT-L/16" in capsys.readouterr().out
+    first, second = json.loads(target.read_text())
+    assert (first["name"], first["num_parameters"], second["name"]) == ("ViT-L/16", 304_326_632, "R50x1")
+    assert first["exaflops"] == pytest.approx(783.3, abs=0.05)
+    assert first["training_weight_bytes"] == 16 * 304_326_632
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ViT-B/16", "--image-size", "8"], "at least one patch of 16 x 16"),
+        (["--image-size", "8", "8", "8"], "takes one number, or height and width; 3 were given"),
+        (["--images", "-1"], "must be above 0"),
+        (["--num-classes", "-3"], "num_classes=-3"),
+        (["ViT-B/16", "--json", "nowhere/costs.json"], "the folder nowhere does not exist"),
+    ],
+)
+def test_mistakes_cost_a_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["models", *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
