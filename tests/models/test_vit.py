@@ -5,10 +5,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import (
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification,
+)
 from transformers import ViTConfig as PeerConfig
 from transformers import ViTForImageClassification as PeerViT
 
 from tests.filling import build_filled, fill_randomly
+from tests.peers import copy_peer_weights
 from vitrine.models.model import Model
 from vitrine.models.registry import build_model
 
@@ -19,28 +26,6 @@ def build_peer(**changes: Any) -> PeerViT:
     peer = PeerViT(PeerConfig(**{**settings, **changes})).eval()
     fill_randomly(peer)
     return peer
-
-
-def copy_peer_weights(peer: nn.Module) -> dict[str, Tensor]:
-    """Hugging Face's names to ours; q, k and v are packed."""
-    state, ours = dict(peer.state_dict()), {}
-    embeddings = "vit.embeddings."
-    ours["class_token"] = state[embeddings + "cls_token"][0]
-    ours["positions.0.table"] = state[embeddings + "position_embeddings"][0]
-    ours["patches.projection.weight"] = state[embeddings + "patch_embeddings.projection.weight"].flatten(1)
-    ours["patches.projection.bias"] = state[embeddings + "patch_embeddings.projection.bias"]
-    for kind in ("weight", "bias"):
-        ours[f"norm.{kind}"], ours[f"head.{kind}"] = state[f"vit.layernorm.{kind}"], state[f"classifier.{kind}"]
-        for index in range(3):
-            theirs, block = f"vit.layers.{index}.", f"blocks.{index}."
-            qkv = [state[f"{theirs}attention.{part}_proj.{kind}"] for part in "qkv"]
-            ours[f"{block}attention.qkv.{kind}"] = torch.cat(qkv)
-            ours[f"{block}attention.out.{kind}"] = state[f"{theirs}attention.o_proj.{kind}"]
-            ours[f"{block}norm_attention.{kind}"] = state[f"{theirs}layernorm_before.{kind}"]
-            ours[f"{block}norm_mlp.{kind}"] = state[f"{theirs}layernorm_after.{kind}"]
-            ours[f"{block}mlp.hidden.{kind}"] = state[f"{theirs}mlp.fc1.{kind}"]
-            ours[f"{block}mlp.out.{kind}"] = state[f"{theirs}mlp.fc2.{kind}"]
-    return ours
 
 
 def load_peer_weights(model: Model[Any], peer: nn.Module) -> Model[Any]:
@@ -62,6 +47,62 @@ def test_logits_equal_hugging_face(gelu: str, peer_gelu: str, images: Tensor) ->
     peer = build_peer(hidden_act=peer_gelu)
     model = load_peer_weights(build_model("ViT-B/16", gelu=gelu, **SIZES), peer)
     torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_distilled_model_equals_hugging_faces_deit() -> None:
+    config = DeiTConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=100,
+        image_size=48,
+        num_labels=5,
+        layer_norm_eps=1e-6,
+    )
+    peer = DeiTForImageClassificationWithTeacher(config).eval()
+    fill_randomly(peer)
+    sizes = {"width": 48, "depth": 2, "num_heads": 4, "mlp_dim": 100, "image_size": 48, "num_classes": 5}
+    model = load_peer_weights(build_model("ViT-B/16", distillation_token=True, gelu="erf", **sizes), peer)
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@torch.no_grad()
+def test_registers_layer_scale_and_swiglu_equal_hugging_faces_dinov2(mlp: str) -> None:
+    config = Dinov2WithRegistersConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        mlp_ratio=4,
+        use_swiglu_ffn=mlp == "swiglu",
+        image_size=42,
+        patch_size=14,
+        num_register_tokens=3,
+        num_labels=0,
+    )
+    peer = Dinov2WithRegistersForImageClassification(config).eval()
+    fill_randomly(peer)
+    mlp_dim = 128 if mlp == "swiglu" else 192
+    model = build_model(
+        "ViT-B/14",
+        width=48,
+        depth=2,
+        num_heads=4,
+        mlp_dim=mlp_dim,
+        mlp=mlp,
+        image_size=42,
+        num_classes=0,
+        num_registers=3,
+        layer_scale=1.0,
+        gelu="erf",
+    )
+    load_peer_weights(model, peer)
+    images = torch.randn(2, 3, 42, 42)
+    expected = peer.base_model(images).last_hidden_state
+    torch.testing.assert_close(model.encode(images).tokens, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model(images), expected[:, 0], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
