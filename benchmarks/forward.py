@@ -1,6 +1,6 @@
 """Inference of ViT-B/16 at 224 pixels, ours beside the peers': `python benchmarks/forward.py`.
 
-About 4 minutes on two cores. `--json FILE` keeps the figures.
+Under 4 minutes on two cores. `--json FILE` keeps the figures.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ VIT_B_16 = Network(image_size=224, patch_size=16, width=768, depth=12, num_heads
 SETTINGS = [Setting(f"forward: ViT-B/16 at 224, batch {size}", VIT_B_16, size) for size in (1, 8)]
 
 
-def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 10, threads: int = 2, json: Path | None = None) -> None:
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 

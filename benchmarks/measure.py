@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-FLOOR = "matrix products alone"
+FLOOR = "floor: matrix products alone"
 MIN_RATIO = 0.97
 # A timing shorter than this measures the clock and the scheduler more than the network.
 MIN_TIMING_S = 0.05
@@ -84,16 +84,21 @@ def measure(steps: dict[str, Step], rounds: int, title: str) -> list[dict[str, f
     num_calls = max(1, math.ceil(MIN_TIMING_S / warm_up(steps)))
     names = list(steps)
     seconds = []
-    for index in track(range(rounds), description=title, transient=True):
-        first = index % len(names)  # so that nobody always follows the same neighbour's warm or cold caches
+    for index in track(range(rounds), description=title, console=Console(stderr=True), transient=True):
+        first = index % len(names)
         order = names[first:] + names[:first]
-        seconds.append({name: time_step(steps[name], num_calls) for name in order})
+        if index % 2 == 1:  # a rotation keeps the neighbours, and what the one before left in the caches matters
+            order.reverse()
+        times = {name: time_step(steps[name], num_calls) for name in order}
+        seconds.append({name: times[name] for name in names})
     return seconds
 
 
 def warm_up(steps: dict[str, Step]) -> float:
-    """Seconds of the quickest contestant, each called three times: first calls allocate and pick kernels."""
-    return min(min(time_step(step, 1) for _ in range(3)) for step in steps.values())
+    """Seconds of the quickest contestant, once its first call has allocated memory and chosen kernels."""
+    for step in steps.values():
+        step()
+    return min(time_step(step, 1) for step in steps.values())
 
 
 def time_step(step: Step, num_calls: int) -> float:

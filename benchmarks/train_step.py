@@ -1,6 +1,6 @@
 """One training step of small networks, ours beside the peers': `python benchmarks/train_step.py`.
 
-Forward pass, cross-entropy, backward pass, AdamW, gradients cleared. About 6 minutes on two cores; `--json FILE` keeps the
+Forward pass, cross-entropy, backward pass, AdamW, gradients cleared. Under 6 minutes on two cores; `--json FILE` keeps the
 figures.
 """
 
@@ -23,7 +23,7 @@ SETTINGS = [
 ]
 
 
-def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 16, threads: int = 2, json: Path | None = None) -> None:
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 
