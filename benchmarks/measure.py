@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from peers import OURS, Network, Peer, compute_versions, find_peers
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
+
+from peers import OURS, Network, Peer, compute_versions, find_peers
 
 FLOOR = "floor: matrix products alone"
 MIN_RATIO = 0.97

@@ -131,6 +131,9 @@ def test_a_new_head_starts_at_zero(model: Model[Any], images: Tensor) -> None:
     changed.reset_head(7)
     assert changed.config.num_classes == 7
     assert torch.equal(changed(images[:1]), torch.zeros(1, 7))
+    with pytest.raises(ValueError, match="num_classes=-1"):
+        changed.reset_head(-1)
+    assert changed.config.num_classes == 7
     changed.reset_head(3, head_bias=-10.0)
     assert torch.equal(changed(images[:1]), torch.full((1, 3), -10.0))
     changed.reset_head(0)
@@ -159,5 +162,7 @@ def test_wrong_images_are_refused_in_a_sentence(model: Model[Any], images: Tenso
         model(images[:1, :, :, :60])
     with pytest.raises(ValueError, match=r"\(batch, channels, height, width\)"):
         model(images[0])
+    with pytest.raises(ValueError, match="2 channels"):
+        model.embed(images[:1, :2])
     with pytest.raises(ValueError, match="names no intermediate"):
         model.encode(images[:1], keep=("block.0.output",))

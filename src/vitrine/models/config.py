@@ -4,8 +4,10 @@ Section, table and appendix numbers are those of arXiv:2010.11929.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrine.core.checks import require_at_least, require_choices, require_positive, require_rates
 
 Pool = Literal["class", "mean", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
@@ -349,33 +351,3 @@ def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]
 def nearest_divisors(number: int, wish: int) -> list[str]:
     divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
     return [str(divisor) for divisor in sorted(sorted(divisors, key=lambda d: abs(d - wish))[:2])]
-
-
-def require_choices(config: ModelConfig) -> None:
-    """A misspelt choice fails here, not in the middle of a forward pass."""
-    for item in fields(config):
-        choices = get_args(item.type)
-        value = getattr(config, item.name)
-        if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
-            raise ValueError(f"{item.name}={value!r} must be one of {', '.join(choices)}.")
-
-
-def require_at_least(config: ModelConfig, minimum: int, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ValueError(f"{name}={value!r} must be a whole number of at least {minimum}.")
-
-
-def require_positive(config: ModelConfig, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value!r} must be above 0.")
-
-
-def require_rates(config: ModelConfig, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")

@@ -48,8 +48,8 @@ class Model(nn.Module, Generic[ConfigT]):
         """Every name that `keep` can ask for and `observe` will see, in order."""
         raise NotImplementedError
 
-    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
-        """Patch tokens (B, N, D) before positions and prefix, and their grid."""
+    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
+        """What `embed` returns, for images of the right size."""
         raise NotImplementedError
 
     def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
@@ -63,6 +63,11 @@ class Model(nn.Module, Generic[ConfigT]):
     def resize(self, image_size: int | tuple[int, int]) -> None:
         """Take images of another size from now on; positions are interpolated (section 3.2)."""
         raise NotImplementedError
+
+    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Patch tokens (B, N, D) before positions and prefix, and their grid."""
+        self.check_images(images)
+        return self.embed_images(images, None)
 
     def encode(
         self,
@@ -84,7 +89,7 @@ class Model(nn.Module, Generic[ConfigT]):
         if patterns or observe is not None:
             require_known_names(patterns, self.intermediates)
             taps = Taps(patterns, observe)
-        tokens, _ = self.embed(images, taps)
+        tokens, _ = self.embed_images(images, taps)
         if edit is not None:
             tokens = require_same_shape(edit(tokens), tokens)
         tokens = self.encode_tokens(tokens, taps)

@@ -34,7 +34,7 @@ class ResNet(Model[ResNetConfig]):
     def intermediates(self) -> tuple[str, ...]:
         return ("root", *(f"blocks.{stage}.output" for stage in range(len(self.blocks))))
 
-    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
         """The places of the root's feature map as tokens: the nearest thing to patches that a ResNet has."""
         return flatten_map(self.embed_map(images, taps)), self.config.root_grid
 

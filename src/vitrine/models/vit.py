@@ -53,7 +53,7 @@ class VisionTransformer(Model[ViTConfig]):
         names = (f"blocks.{index}.{name}" for index in range(self.config.depth) for name in self.block_intermediates)
         return ("embedding", *names)
 
-    def embed(self, images: Tensor, taps: Taps | None = None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
         return self.patches(images), self.config.grid
 
     def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
@@ -89,9 +89,9 @@ class VisionTransformer(Model[ViTConfig]):
         return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
 
     def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
+        super().reset_head(num_classes, head_bias)
         self.config = replace(self.config, hidden_head=False)
         self.hidden_head = None
-        super().reset_head(num_classes, head_bias)
         self.head_distillation = None if self.head_distillation is None else self.build_head()
 
     def resize(self, image_size: int | tuple[int, int]) -> None:
