@@ -40,10 +40,11 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-# timm and vit-pytorch ask for torchvision, which has no build for this torch; the benchmarks do without it.
+# Without their dependencies, which could draw in another torch. Of torchvision, which timm imports, only the Python part
+# works with a torch for processors alone; benchmarks/peers.py steps around the rest.
 $(VENV)/bench: $(VENV)/dev
-	$(PIP) --no-deps timm vit-pytorch
-	$(PIP) einops
+	$(PIP) --no-deps timm vit-pytorch torchvision
+	$(PIP) einops pillow
 	@touch $@
 
 clean:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 import tyro
-from measure import FLOOR, Setting, Step, build_floor, compare
 from torch import Tensor, nn
 
+from measure import FLOOR, Setting, Step, build_floor, compare
 from peers import Network, Peer, build_contestants
 
 VIT_B_16 = Network(image_size=224, patch_size=16, width=768, depth=12, num_heads=12, mlp_dim=3072, num_classes=1000)
 SETTINGS = [Setting(f"forward: ViT-B/16 at 224, batch {size}", VIT_B_16, size) for size in (1, 8)]
 
 
-def main(rounds: int = 10, threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 8, threads: int = 2, json: Path | None = None) -> None:
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 

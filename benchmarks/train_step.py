@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 import tyro
-from measure import FLOOR, Setting, Step, build_floor, compare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from measure import FLOOR, Setting, Step, build_floor, compare
 from peers import Network, Peer, build_contestants
 
 VIT_TI_16 = Network(image_size=224, patch_size=16, width=192, depth=12, num_heads=3, mlp_dim=768, num_classes=1000)

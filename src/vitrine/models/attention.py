@@ -11,6 +11,10 @@ from vitrine.models.initialisation import init_xavier_uniform
 from vitrine.models.intermediates import Taps
 from vitrine.models.positions import RelativePositions
 
+# Up to so many tokens, plain products are quicker on processors than the fused kernel, above all in the backward pass
+# (docs/log.md). The maps then hold at most so many numbers per token and head: memory still grows with the tokens only.
+FEW_TOKENS = 32
+
 
 class SelfAttention(nn.Module):
     def __init__(self, width: int, num_heads: int, relative: RelativePositions | None = None) -> None:
@@ -24,11 +28,14 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
         b, t, d = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (B, H, T, K)
-        bias = None if self.relative is None else self.relative(q)  # (B, H, T, T)
+        qkv = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (3, B, H, T, K)
+        bias = None if self.relative is None else self.relative(qkv[0])  # (B, H, T, T)
         if taps is not None and taps.wants("attention"):
-            taps("attention", compute_attention_maps(q, k, bias))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # scales by K ** -0.5, eq. 6
+            taps("attention", compute_attention_maps(qkv[0], qkv[1], bias))
+        if bias is None and t <= FEW_TOKENS and x.device.type == "cpu":
+            y = attend_few(*qkv.flatten(1, 2)).unflatten(0, (b, self.num_heads))
+        else:
+            y = F.scaled_dot_product_attention(*qkv, attn_mask=bias)  # scales by K ** -0.5, eq. 6
         return self.out(y.transpose(1, 2).reshape(b, t, d))  # eq. 8
 
     def resize(self, grid: tuple[int, int]) -> None:
@@ -58,6 +65,11 @@ class ProbeAttention(nn.Module):
         k, v = self.key_value(x).view(b, t, 2, *heads).permute(2, 0, 3, 1, 4)  # (B, H, T, K)
         y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.reshape(b, d))
+
+
+def attend_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of (B * H, T, K) by plain products."""
+    return torch.bmm(torch.bmm(q * q.shape[-1] ** -0.5, k.mT).softmax(dim=-1), v)
 
 
 def compute_attention_maps(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
