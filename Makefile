@@ -1,6 +1,7 @@
 # Each target is enough by itself on a fresh machine with Python 3.11+ and make.
 PYTHON ?= python3
 VENV := .venv
+BENCH := .venv-bench
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 # Test processes share the cores among them, so each computes with one thread.
@@ -26,9 +27,9 @@ format: $(VENV)/dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(VENV)/bench
-	$(BIN)/python benchmarks/forward.py
-	$(BIN)/python benchmarks/train_step.py
+bench: $(BENCH)/ready
+	$(BENCH)/bin/python benchmarks/forward.py
+	$(BENCH)/bin/python benchmarks/train_step.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt
@@ -40,12 +41,15 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-# Without their dependencies, which could draw in another torch. Of torchvision, which timm imports, only the Python part
-# works with a torch for processors alone; benchmarks/peers.py steps around the rest.
-$(VENV)/bench: $(VENV)/dev
-	$(PIP) --no-deps timm vit-pytorch torchvision
-	$(PIP) einops pillow
+# Apart from .venv, because transformers tries whatever torchvision it finds. The peers come without their dependencies,
+# which could draw in another torch; of torchvision, which timm imports, only the Python part works with a torch for
+# processors alone, and benchmarks/peers.py steps around the rest.
+$(BENCH)/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . transformers pillow einops
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --no-deps timm vit-pytorch torchvision
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build
+	rm -rf $(VENV) $(BENCH) .pytest_cache .ruff_cache build

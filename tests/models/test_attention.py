@@ -1,25 +1,38 @@
 """Attention against its formula, and the pooling attention against torch's own layer."""
 
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from tests.filling import fill_randomly
-from vitrine.models.attention import ProbeAttention, SelfAttention
+from vitrine.models.attention import FEW_TOKENS, ProbeAttention, SelfAttention, attend_few
 from vitrine.models.intermediates import Taps
 
 
+@pytest.mark.parametrize("num_tokens", [1, FEW_TOKENS, FEW_TOKENS + 1, 100])
 @torch.no_grad()
-def test_kept_maps_and_output_follow_the_formula() -> None:
+def test_kept_maps_and_output_follow_the_formula(num_tokens: int) -> None:
     attention = SelfAttention(48, 4).eval()
     fill_randomly(attention)
-    x = torch.randn(2, 9, 48)
+    x = torch.randn(2, num_tokens, 48)
     taps = Taps(("attention",), None)
     y = attention(x, taps)
-    q, k, v = (part.view(2, 9, 4, 12).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
+    q, k, v = (part.view(2, num_tokens, 4, 12).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
     maps = torch.softmax(q @ k.transpose(-2, -1) / 12**0.5, dim=-1)
     torch.testing.assert_close(taps.kept["attention"], maps, rtol=0, atol=1e-6)
-    torch.testing.assert_close(y, attention.out((maps @ v).transpose(1, 2).reshape(2, 9, 48)))
+    torch.testing.assert_close(y, attention.out((maps @ v).transpose(1, 2).reshape(2, num_tokens, 48)))
     assert torch.equal(y, attention(x))
+
+
+def test_few_tokens_have_the_gradients_of_fused_attention() -> None:
+    q, k, v = (torch.randn(6, 9, 12, requires_grad=True) for _ in range(3))
+    gradients = [
+        torch.autograd.grad(attend(q, k, v).square().sum(), (q, k, v))
+        for attend in (attend_few, F.scaled_dot_product_attention)
+    ]
+    for few, fused in zip(*gradients, strict=True):
+        torch.testing.assert_close(few, fused)
 
 
 @torch.no_grad()

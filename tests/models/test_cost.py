@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitrine.models import attention
 from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.model import Model
@@ -124,6 +125,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "root alone": ("R+ViT-Ti/16", {"num_classes": 10}),
     "hybrid": ("R26+ViT-S/32", {"stem_width_factor": 0.25}),
 }
+
+
+@pytest.fixture(autouse=True)
+def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is counted as with fused attention, which processors leave aside where there are few tokens."""
+    monkeypatch.setattr(attention, "FEW_TOKENS", 0)
 
 
 @pytest.fixture(params=OPTIONS)

@@ -1,8 +1,8 @@
 """What a model costs, from its configuration alone: no torch, no weights, so that ViT-G/14 is counted at once.
 
-Counts are of eager float32 execution: parameters, multiply-accumulates of matrix products and convolutions (norms,
-activations and sums are not counted, as usual), and the numbers that the backward pass or the widest moment of the
-forward pass holds. The tests hold each against torch: its parameters, its FLOP counter, its saved tensors, its allocator.
+Counts are of eager float32 execution with fused attention: parameters, multiply-accumulates of matrix products and
+convolutions (norms, activations and sums are not counted, as usual), and the numbers that the backward pass or the widest
+moment of the forward pass holds. The tests hold each against torch: its parameters, FLOP counter, saved tensors, allocator.
 
 Shapes: T tokens, N patches, D width, M MLP width, H heads.
 """
