@@ -3,7 +3,6 @@
 Machines are noisy and drift; what is timed side by side drifts together, so the ratios stay.
 """
 
-import json
 import math
 import statistics
 import time
@@ -18,6 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from peers import OURS, Network, Peer, compute_versions, find_peers
+from vitrine.core.files import write_json
 
 FLOOR = "matrix products alone"
 MIN_RATIO = 0.97
@@ -153,7 +153,7 @@ def save_json(
         "missing": missing,
         "settings": [asdict(comparison) for comparison in comparisons],
     }
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(path, result)
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,56 @@
 """Checks name the field, what it was and what it must be."""
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from vitrine.core.checks import require_at_least, require_choices, require_positive, require_rates
+from vitrine.core.checks import require_at_least, require_field_types, require_positive, require_rates
 
 
 @dataclass(frozen=True)
 class Settings:
-    count: object = 1
+    count: int = 1
     rate: float = 0.5
     eps: float | None = None
     kind: Literal["a", "b"] = "a"
+    flag: bool | None = None
+    size: tuple[int, int] = (1, 1)
 
 
-def test_what_is_right_passes() -> None:
-    settings = Settings()
+@pytest.mark.parametrize("changes", [{}, {"rate": 1}, {"eps": 1e-6}, {"flag": False}, {"kind": "b"}])
+def test_what_is_right_passes(changes: dict[str, Any]) -> None:
+    settings = Settings(**changes)
+    require_field_types(settings)
     require_at_least(settings, 1, "count")
-    require_rates(settings, "rate")
     require_positive(settings, "rate", "eps")
-    require_choices(settings)
 
 
-@pytest.mark.parametrize("count", [0, 1.0, True, "1", None])
-def test_counts_are_whole_numbers(count: object) -> None:
-    with pytest.raises(ValueError, match=f"count={count!r} must be a whole number of at least 1."):
-        require_at_least(Settings(count=count), 1, "count")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"count": 1.0}, "count=1.0 must be a whole number."),
+        ({"count": True}, "count=True must be a whole number."),
+        ({"count": None}, "count=None must be a whole number."),
+        ({"rate": "0.5"}, "rate='0.5' must be a number."),
+        ({"rate": float("nan")}, "rate=nan must be a number."),
+        ({"rate": None}, "rate=None must be a number."),
+        ({"eps": "1"}, "eps='1' must be a number."),
+        ({"kind": "c"}, "kind='c' must be one of a, b."),
+        ({"kind": []}, "kind=[] must be one of a, b."),
+        ({"flag": "yes"}, "flag='yes' must be True or False."),
+    ],
+)
+def test_wrong_types_cost_a_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        require_field_types(Settings(**changes))
 
 
-def test_rates_positives_and_choices() -> None:
+def test_numbers_out_of_range_cost_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"count=0 must be at least 1\."):
+        require_at_least(Settings(count=0), 1, "count")
+    with pytest.raises(ValueError, match=r"eps=0\.0 must be above 0\."):
+        require_positive(Settings(eps=0.0), "eps")
     with pytest.raises(ValueError, match=r"rate=1\.0 must be at least 0 and below 1\."):
         require_rates(Settings(rate=1.0), "rate")
-    with pytest.raises(ValueError, match=r"eps=nan must be above 0\."):
-        require_positive(Settings(eps=float("nan")), "eps")
-    with pytest.raises(ValueError, match=r"kind='c' must be one of a, b\."):
-        require_choices(Settings(kind="c"))

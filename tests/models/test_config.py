@@ -10,15 +10,15 @@ from vitrine.models.registry import resolve_config
 
 VIT_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"num_heads": 7}, "width=192 must be divisible by num_heads=7: take num_heads=6 or 8."),
-    ({"num_heads": 0}, "num_heads=0 must be a whole number of at least 1."),
-    ({"width": 192.0}, "width=192.0 must be a whole number of at least 1."),
-    ({"depth": -1}, "depth=-1 must be a whole number of at least 1."),
-    ({"num_classes": -1}, "num_classes=-1 must be a whole number of at least 0."),
-    ({"num_channels": 0}, "num_channels=0 must be a whole number of at least 1."),
+    ({"num_heads": 0}, "num_heads=0 must be at least 1."),
+    ({"width": 192.0}, "width=192.0 must be a whole number."),
+    ({"depth": -1}, "depth=-1 must be at least 1."),
+    ({"num_classes": -1}, "num_classes=-1 must be at least 0."),
+    ({"num_channels": 0}, "num_channels=0 must be at least 1."),
     ({"image_size": 8}, "image_size=(8, 8) must hold at least one patch of 16 x 16 pixels"),
     ({"image_size": (224, 15)}, "image_size=(224, 15) must hold at least one patch"),
-    ({"image_size": (224, 224, 3)}, "must be a pair (height, width)."),
-    ({"image_size": "224"}, "must be a pair (height, width)."),
+    ({"image_size": (224, 224, 3)}, "must be a tuple of height and width, as (224, 224)."),
+    ({"image_size": "224"}, "must be a tuple of height and width, as (224, 224)."),
     ({"image_size": (0, 16)}, "image_size=(0, 16) must be two whole numbers of at least 1."),
     ({"pool": "gap"}, "pool='gap' must be one of class, mean, map."),
     ({"gelu": "fast"}, "gelu='fast' must be one of tanh, erf."),
@@ -34,13 +34,18 @@ VIT_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"position": "sincos-2d", "width": 6, "num_heads": 1}, "width=6 must be divisible by 4"),
     ({"position": "sincos-2d", "width": 4, "num_heads": 1}, "width=4 must be at least 8"),
     ({"dropout_rate": 1.0}, "dropout_rate=1.0 must be at least 0 and below 1."),
+    ({"dropout_rate": "0.1"}, "dropout_rate='0.1' must be a number."),
+    ({"layer_scale": "small"}, "layer_scale='small' must be a number."),
+    ({"class_token": "yes"}, "class_token='yes' must be True or False."),
+    ({"num_heads": None}, "num_heads=None must be a whole number."),
+    ({"image_size": [224, 224]}, "image_size=[224, 224] must be a tuple of height and width"),
     ({"norm_eps": 0.0}, "norm_eps=0.0 must be above 0."),
 ]
 RESNET_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"stages": (3, 0)}, "stages=(3, 0) must be a tuple of unit counts of at least 1"),
     ({"stages": [3, 4]}, "stages=[3, 4] must be a tuple"),
     ({"width_factor": 0.0}, "width_factor=0.0 must be above 0."),
-    ({"num_groups": 0}, "num_groups=0 must be a whole number of at least 1."),
+    ({"num_groups": 0}, "num_groups=0 must be at least 1."),
     ({"style": "v2"}, "style='v2' must be one of pre-activation, post-activation."),
 ]
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.filling import build_filled
 from vitrine.models.config import AxialConfig, HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.registry import FAMILIES, MODELS, build_model, parse_model_name, resolve_config
 
@@ -63,6 +64,12 @@ def test_a_wrong_field_offers_the_nearest() -> None:
         resolve_config(parse_model_name("R50x1"), pool="mean")
 
 
+def test_neither_name_nor_configuration_is_refused() -> None:
+    for model in (None, 16, ["ViT-B/16"], ViTConfig):
+        with pytest.raises(ValueError, match="must be a name such as 'ViT-B/16', or a configuration"):
+            build_model(model)
+
+
 def test_a_large_patch_needs_only_a_large_image() -> None:
     assert resolve_config("ViT-B/256", image_size=512).grid == (2, 2)
     with pytest.raises(ValueError, match="at least one patch of 256 x 256 pixels"):
@@ -75,3 +82,13 @@ def test_a_configuration_builds_as_its_name_does() -> None:
         by_config = build_model(parse_model_name("ViT-Ti/16"), num_classes=7, image_size=(32, 48), depth=1)
     assert by_name.config == by_config.config
     assert by_name.config.image_size == (32, 48)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_every_listed_model_runs_at_full_size(name: str) -> None:
+    logits = build_filled(name, num_classes=10)(torch.randn(1, 3, 224, 224))
+    assert logits.shape == (1, 10)
+    assert logits.isfinite().all()
+    assert logits.std() > 0

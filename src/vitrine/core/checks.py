@@ -1,37 +1,57 @@
 """Checks that a configuration makes of its own fields, so that a bad run fails before data or weights are touched."""
 
+import math
 from dataclasses import fields
-from typing import TYPE_CHECKING, get_args
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def require_choices(config: "DataclassInstance") -> None:
-    """A misspelt choice fails here, not in the middle of a forward pass."""
-    for item in fields(config):
-        choices = get_args(item.type)
-        value = getattr(config, item.name)
-        if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
-            raise ValueError(f"{item.name}={value!r} must be one of {', '.join(choices)}.")
+def require_field_types(config: "DataclassInstance") -> None:
+    """Every choice, flag and number is what its annotation says; tuples are left to checks of their own."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        if value is None and NoneType in kinds:
+            continue
+        needed = describe_mismatch(value, kinds[0])
+        if needed is not None:
+            raise ValueError(f"{field.name}={value!r} must be {needed}.")
+
+
+def describe_mismatch(value: object, kind: Any) -> str | None:
+    """What `value` should have been, or None if it is of that kind."""
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return None if value in choices else f"one of {', '.join(choices)}"
+    if kind is bool:
+        return None if isinstance(value, bool) else "True or False"
+    if kind is int:
+        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if kind is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return None if is_number else "a number"
+    return None
 
 
 def require_at_least(config: "DataclassInstance", minimum: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ValueError(f"{name}={value!r} must be a whole number of at least {minimum}.")
+        if value < minimum:
+            raise ValueError(f"{name}={value} must be at least {minimum}.")
 
 
 def require_positive(config: "DataclassInstance", *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value!r} must be above 0.")
+        if value is not None and value <= 0:
+            raise ValueError(f"{name}={value} must be above 0.")
 
 
 def require_rates(config: "DataclassInstance", *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not 0 <= value < 1:
-            raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
+            raise ValueError(f"{name}={value} must be at least 0 and below 1.")

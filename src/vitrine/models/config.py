@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.checks import require_at_least, require_choices, require_positive, require_rates
+from vitrine.core.checks import require_at_least, require_field_types, require_positive, require_rates
 
 Pool = Literal["class", "mean", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
@@ -45,11 +45,11 @@ class ModelConfig:
     """Recompute each block in the backward pass: memory for the price of about a third more compute."""
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_field_types(self)
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "num_channels")
         if not (isinstance(self.image_size, tuple) and len(self.image_size) == 2):
-            raise ValueError(f"image_size={self.image_size!r} must be a pair (height, width).")
+            raise ValueError(f"image_size={self.image_size!r} must be a tuple of height and width, as (224, 224).")
         if not all(isinstance(side, int) and side >= 1 for side in self.image_size):
             raise ValueError(f"image_size={self.image_size} must be two whole numbers of at least 1.")
 

@@ -111,6 +111,8 @@ def resolve_config(
         changes["image_size"] = as_image_size(image_size)
     if isinstance(model, str):
         return parse_model_name(model, **changes)
+    if type(model) not in FAMILIES:
+        raise ValueError(f"model={model!r} must be a name such as 'ViT-B/16', or a configuration such as vitrine.ViTConfig.")
     require_known_fields(type(model), changes)
     return replace(model, **changes)
 
