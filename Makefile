@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist load
 
 .PHONY: demo test test-full check format bench clean
 
-demo: $(VENV)/dev
+demo:
 	@echo "make demo: there is no demo yet; 'vitrine models' shows what there is." >&2; exit 1
 
 test: $(VENV)/dev

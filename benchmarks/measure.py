@@ -126,7 +126,8 @@ def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
         console.print(build_table(comparison))
         peer = comparison.fastest_peer
         if peer is not None:
-            console.print(f"fastest peer: {peer.name}, ratio {peer.ratio:.3f} (needs >= {MIN_RATIO})")
+            verdict = "met" if peer.ratio >= MIN_RATIO else "missed"
+            console.print(f"fastest peer: {peer.name}, ratio {peer.ratio:.3f} (needs >= {MIN_RATIO}: {verdict})")
         console.print(f"floor is {100 * comparison.floor.ratio:.0f} % of our time\n")
     for package, reason in missing.items():
         console.print(f"missing: {package} ({reason})", markup=False)

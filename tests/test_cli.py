@@ -38,9 +38,18 @@ def test_a_mistake_within_a_command_costs_a_sentence(capsys: pytest.CaptureFixtu
 
 
 def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "models", "--imagesize", "3")
+    code, out, err = run(capsys, "models", "--bogus", "3")
+    assert (code, out) == (2, "")
+    assert err == "vitrine: Unrecognized options: --bogus, 3. All options: `vitrine models --help`.\n"
+
+
+def test_a_value_of_the_wrong_kind_costs_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "models", "--num-classes", "x")
     assert code == 2
-    assert "--imagesize" in err
+    assert err.startswith("vitrine: Error parsing --num-classes: ")
+    assert "'x'" in err
+    assert err.endswith(" All options: `vitrine models --help`.\n")
+    assert err.count("\n") == 1
 
 
 def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

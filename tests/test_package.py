@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 import pytest
 
@@ -55,8 +56,9 @@ def test_the_block_blocks(run_without_torch: Run) -> None:
 
 
 def test_public_names_are_the_real_ones() -> None:
-    for name in vitrine.__all__:
-        assert getattr(vitrine, name) is not None
+    assert vitrine.__all__ == list(vitrine.HOMES)
+    for name, home in vitrine.HOMES.items():
+        assert getattr(vitrine, name) is getattr(import_module(home), name)
         assert name in dir(vitrine)
     with pytest.raises(AttributeError, match=r"has no attribute 'build_modell'; it has: .*build_model"):
         _ = vitrine.build_modell

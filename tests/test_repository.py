@@ -20,8 +20,10 @@ def part_of(path: Path) -> str:
 def imported_parts(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports from {'.' * node.level}{node.module or ''}: write the whole name."
+            # `from vitrine import run` and `from vitrine.train import loop` alike.
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
     return {name.split(".")[1] for name in names if name.startswith("vitrine.")}

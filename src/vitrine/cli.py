@@ -1,9 +1,14 @@
 """The `vitrine` command: a table of subcommands, each imported only when it is called."""
 
 import difflib
+import io
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import partial, wraps
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import vitrine
 from vitrine.core.console import print_error
@@ -39,8 +44,34 @@ def run_command(name: str, arguments: list[str]) -> None:
         near = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
         raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(near)}. All commands: `vitrine --help`.")
     module, function = COMMANDS[name][0].split(":")
-    command = getattr(import_module(module), function)
-    load_tyro().cli(command, prog=f"vitrine {name}", args=arguments)
+    call = parse_arguments(name, getattr(import_module(module), function), arguments)
+    call()
+
+
+def parse_arguments(name: str, command: Callable[..., None], arguments: list[str]) -> Callable[[], None]:
+    """The command with its arguments, ready to be called."""
+
+    @wraps(command)
+    def bind(*values: Any, **options: Any) -> Callable[[], None]:
+        return partial(command, *values, **options)
+
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            return load_tyro().cli(bind, prog=f"vitrine {name}", args=arguments)
+    except SystemExit as stop:
+        if stop.code in (None, 0):
+            raise
+        raise ValueError(f"{unbox(complaint.getvalue())} All options: `vitrine {name} --help`.") from None
+
+
+def unbox(complaint: str) -> str:
+    """The sentence in the box that tyro draws, in UTF-8 or ASCII: what stands below its title, up to the next rule."""
+    lines = [line.strip("│| ") for line in complaint.splitlines()[1:]]
+    is_rule = [set(line) <= set("─-╰╯") for line in lines]
+    first = is_rule.index(False)
+    sentence = " ".join(lines[first : is_rule.index(True, first)])
+    return sentence if sentence.endswith(".") else f"{sentence}."
 
 
 def load_tyro() -> ModuleType:

@@ -18,12 +18,12 @@ def test_every_listed_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_options_change_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["models", "ViT-H/14", "--image-size", "384", "518", "--num-classes", "0", "--images", "303e6", "--epochs", "14"])
+    main(["models", "--image-size", "384x518", "ViT-H/14", "--num-classes", "0", "--images", "303e6", "--epochs", "14"])
     header, row = capsys.readouterr().out.splitlines()
     cost = compute_cost("ViT-H/14", (384, 518), num_classes=0)
     assert header.split()[-1] == "exaFLOPs"
     assert row.split()[:3] == ["ViT-H/14", f"{cost.num_parameters:,}", str(27 * 37 + 1)]
-    assert float(row.split()[-1]) == pytest.approx(cost.compute_exaflops(303e6, 14), rel=1e-3)
+    assert float(row.split()[-1].replace(",", "")) == pytest.approx(cost.compute_exaflops(303e6, 14), rel=1e-3)
 
 
 def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +33,7 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
     first, second = json.loads(target.read_text())
     assert (first["name"], first["num_parameters"], second["name"]) == ("ViT-L/16", 304_326_632, "R50x1")
     assert first["exaflops"] == pytest.approx(783.3, abs=0.05)
+    assert (first["image_size"], first["num_classes"], first["images"], first["epochs"]) == ([224, 224], 1000, 303e6, 7)
     assert first["training_weight_bytes"] == 16 * 304_326_632
 
 
@@ -40,8 +41,13 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
     ("arguments", "message"),
     [
         (["ViT-B/16", "--image-size", "8"], "at least one patch of 16 x 16"),
-        (["--image-size", "8", "8", "8"], "takes one number, or height and width; 3 were given"),
+        (["--image-size", "8x8x8"], "--image-size 8x8x8 must be a number of pixels, as 224, or height and width, as 224x320"),
+        (["--image-size", "small"], "--image-size small must be a number of pixels"),
+        (["--image-size", "0"], "image_size=(0, 0) must be a tuple of whole numbers of at least 1"),
         (["--images", "-1"], "must be above 0"),
+        (["--images", "nan"], "must be above 0"),
+        (["--images", "inf"], "must be above 0"),
+        (["--epochs", "7"], "--epochs 7 counts only with --images"),
         (["--num-classes", "-3"], "num_classes=-3"),
         (["ViT-B/16", "--json", "nowhere/costs.json"], "the folder nowhere does not exist"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.core.console import format_bytes, print_error, print_table
+from vitrine.core.console import format_bytes, format_figure, print_error, print_table
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,13 @@ from vitrine.core.console import format_bytes, print_error, print_table
 )
 def test_sizes_have_three_digits_and_a_unit(num_bytes: float, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"), [(0.43372, "0.4337"), (17.564, "17.56"), (999.94, "999.9"), (111_800.4, "111,800")]
+)
+def test_figures_are_never_in_powers_of_ten(figure: float, text: str) -> None:
+    assert format_figure(figure) == text
 
 
 def test_a_narrow_window_does_not_cut_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,12 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", object())
     assert (tmp_path / "a.json").read_text() == "1\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"it is a folder\. Give the name of a file in it\."):
+        write_json(tmp_path, 1)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

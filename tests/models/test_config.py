@@ -17,9 +17,12 @@ VIT_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"num_channels": 0}, "num_channels=0 must be at least 1."),
     ({"image_size": 8}, "image_size=(8, 8) must hold at least one patch of 16 x 16 pixels"),
     ({"image_size": (224, 15)}, "image_size=(224, 15) must hold at least one patch"),
-    ({"image_size": (224, 224, 3)}, "must be a tuple of height and width, as (224, 224)."),
-    ({"image_size": "224"}, "must be a tuple of height and width, as (224, 224)."),
-    ({"image_size": (0, 16)}, "image_size=(0, 16) must be two whole numbers of at least 1."),
+    ({"image_size": (224, 224, 3)}, "image_size=(224, 224, 3) must be two numbers, height and width."),
+    (
+        {"image_size": "224"},
+        "image_size='224' must be a tuple of whole numbers of at least 1: height and width, as (224, 224).",
+    ),
+    ({"image_size": (0, 16)}, "image_size=(0, 16) must be a tuple of whole numbers of at least 1"),
     ({"pool": "gap"}, "pool='gap' must be one of class, mean, map."),
     ({"gelu": "fast"}, "gelu='fast' must be one of tanh, erf."),
     ({"position": "2d"}, "position='2d' must be one of none, learned-1d, learned-2d, relative, sincos-2d."),
@@ -38,21 +41,31 @@ VIT_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"layer_scale": "small"}, "layer_scale='small' must be a number."),
     ({"class_token": "yes"}, "class_token='yes' must be True or False."),
     ({"num_heads": None}, "num_heads=None must be a whole number."),
-    ({"image_size": [224, 224]}, "image_size=[224, 224] must be a tuple of height and width"),
+    ({"image_size": [224, 224]}, "image_size=[224, 224] must be a tuple of whole numbers"),
+    ({"image_size": (True, True)}, "image_size=(True, True) must be a tuple of whole numbers"),
+    ({"layer_scale": -1.0}, "layer_scale=-1.0 must be at least 0."),
     ({"norm_eps": 0.0}, "norm_eps=0.0 must be above 0."),
 ]
 RESNET_MISTAKES: list[tuple[dict[str, object], str]] = [
-    ({"stages": (3, 0)}, "stages=(3, 0) must be a tuple of unit counts of at least 1"),
+    ({"stages": (3, 0)}, "stages=(3, 0) must be a tuple of whole numbers of at least 1: units in each stage, as (3, 4, 6, 3)."),
     ({"stages": [3, 4]}, "stages=[3, 4] must be a tuple"),
     ({"width_factor": 0.0}, "width_factor=0.0 must be above 0."),
     ({"num_groups": 0}, "num_groups=0 must be at least 1."),
     ({"style": "v2"}, "style='v2' must be one of pre-activation, post-activation."),
 ]
+HYBRID_MISTAKES: list[tuple[dict[str, object], str]] = [
+    ({"stem_stages": [3, 4]}, "stem_stages=[3, 4] must be a tuple"),
+    ({"stem_stages": (0,)}, "stem_stages=(0,) must be a tuple of whole numbers of at least 1"),
+    ({"stem_stages": None}, "stem_stages=None must be a tuple"),
+    ({"stem_width_factor": -1.0}, "stem_width_factor=-1.0 must be above 0."),
+    ({"stem_num_groups": 0}, "stem_num_groups=0 must be at least 1."),
+    ({"stem_norm_eps": -1.0}, "stem_norm_eps=-1.0 must be above 0."),
+]
+MISTAKES = {"ViT-Ti/16": VIT_MISTAKES, "R50x1": RESNET_MISTAKES, "R50+ViT-B/16": HYBRID_MISTAKES}
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [("ViT-Ti/16", *mistake) for mistake in VIT_MISTAKES] + [("R50x1", *mistake) for mistake in RESNET_MISTAKES],
+    ("name", "changes", "message"), [(name, *mistake) for name, mistakes in MISTAKES.items() for mistake in mistakes]
 )
 def test_mistakes_cost_a_sentence(name: str, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -42,7 +42,7 @@ PARAMETERS: dict[str, Row] = {
     # Not released: R50's root and stages 1 to 4, and 1 to 3 lengthened, before the encoders of B and L.
     "R50+ViT-B/32": (None, 110_945_832, None, None, None),
     "R50+ViT-L/16": (None, 316_483_624, None, None, None),
-    # BiT: R50x1 is the released figure; the others follow from it by depth and width, as tests/models/test_cost_parts.py says.
+    # BiT: R50x1 is the released figure; the others follow from it by depth and width, as tests/models/test_cost_resnet.py says.
     "R26x1": (None, 15_987_496, None, None, None),
     "R50x1": (None, 25_549_352, None, None, None),
     "R50x2": (None, 97_988_712, None, None, None),

@@ -9,7 +9,6 @@ import scipy.ndimage
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tests.filling import build_filled, fill_randomly
 from vitrine.models.config import POSITION_INSERTIONS, ViTConfig
@@ -72,6 +71,14 @@ def test_every_cell_of_table_8_runs_resizes_and_has_an_effect(position: str, ins
     assert model(torch.randn(1, 3, 64, 96)).isfinite().all()
 
 
+@pytest.mark.parametrize("position", ["learned-1d", "learned-2d", "relative"])
+def test_what_was_frozen_stays_frozen_when_resized(position: str) -> None:
+    for trainable in (False, True):
+        model = build_filled(small_config(position=position)).requires_grad_(trainable)
+        model.resize((64, 96))
+        assert all(parameter.requires_grad is trainable for parameter in model.parameters())
+
+
 @torch.no_grad()
 def test_tables_are_added_where_the_insertion_says() -> None:
     image = torch.randn(1, 3, 48, 64)
@@ -120,23 +127,15 @@ def test_relative_logits_equal_a_double_loop(class_position: bool) -> None:
     fill_randomly(relative)
     q = torch.randn(2, 4, config.num_tokens, 8)
     logits = relative(q)
+    # Class, distillation, one register, patches: the register never has a place.
+    places = [0, 1, None, *range(2, 14)] if class_position else [None, None, None, *range(12)]
+    num_places = 14 if class_position else 12
     for t, u in itertools.product(range(config.num_tokens), repeat=2):
         expected = torch.zeros(2, 4)
-        embedding = find_embedding(relative, t, u, class_position)
-        if embedding is not None:
+        if places[t] is not None and places[u] is not None:
+            embedding = relative.offsets[places[t] - places[u] + num_places - 1]
             expected = q[:, :, t] @ embedding / 8**0.5
         torch.testing.assert_close(logits[:, :, t, u], expected)
-
-
-def find_embedding(relative: RelativePositions, t: int, u: int, class_position: bool) -> Tensor | None:
-    """Tokens 0 and 1 are class and distillation, 2 is a register, the rest are patches."""
-    if t >= 3 and u >= 3:
-        return relative.offsets[(t - 3) - (u - 3) + 11]
-    if not class_position or t == u:
-        return None
-    if u < 2:
-        return relative.readout[u]
-    return relative.readout[2 + t] if t < 2 and u >= 3 else None
 
 
 @torch.no_grad()

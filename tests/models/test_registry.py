@@ -66,7 +66,7 @@ def test_a_wrong_field_offers_the_nearest() -> None:
 
 def test_neither_name_nor_configuration_is_refused() -> None:
     for model in (None, 16, ["ViT-B/16"], ViTConfig):
-        with pytest.raises(ValueError, match="must be a name such as 'ViT-B/16', or a configuration"):
+        with pytest.raises(ValueError, match="is no model: give a name such as 'ViT-B/16', or a configuration"):
             build_model(model)
 
 

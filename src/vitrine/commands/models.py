@@ -1,12 +1,13 @@
 """`vitrine models`: what each model costs, before anything is built."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.core.console import format_bytes, print_table
+from vitrine.core.console import format_bytes, format_figure, print_table
 from vitrine.core.files import write_json
 from vitrine.models.cost import Cost, compute_cost
 from vitrine.models.registry import MODELS
@@ -14,7 +15,7 @@ from vitrine.models.registry import MODELS
 
 def models(
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = (),
-    image_size: tuple[int, ...] = (224,),
+    image_size: str = "224",
     num_classes: int = 1000,
     images: float = 0.0,
     epochs: float = 1.0,
@@ -27,29 +28,40 @@ def models(
 
     Args:
         names: Such as ViT-B/16, ViT-S/8, R50x1, R50+ViT-B/16, Axial-ViT-B/32; all listed models if none is given.
-        image_size: Pixels of the side, or height and width.
+        image_size: Pixels of the side, or height and width as 224x320.
         num_classes: 0 leaves the head out.
-        images: Number of training images; if given, the exaFLOPs of a training run are added.
+        images: Number of training images; adds the exaFLOPs of a training run.
         epochs: How often the run sees each image.
         json: Write the same figures to this file.
     """
-    costs = {name: compute_cost(name, parse_image_size(image_size), num_classes=num_classes) for name in names or MODELS}
-    if images < 0 or epochs <= 0:
-        raise ValueError(f"--images {images:g} and --epochs {epochs:g} must be above 0: they count what a run trains on.")
+    size = parse_image_size(image_size)
+    check_run(images, epochs)
+    costs = {name: compute_cost(name, size, num_classes=num_classes) for name in names or MODELS}
     columns = ["model", "parameters", "tokens", "GMACs", "inference", "+ per image", "training", "+ per image"]
     rows = [format_row(name, cost) for name, cost in costs.items()]
     if images > 0:
         columns.append("exaFLOPs")
-        rows = [[*row, f"{cost.compute_exaflops(images, epochs):.4g}"] for row, cost in zip(rows, costs.values(), strict=True)]
+        for row, cost in zip(rows, costs.values(), strict=True):
+            row.append(format_figure(cost.compute_exaflops(images, epochs)))
     print_table(columns, rows)
     if json is not None:
-        write_json(json, [describe(name, cost, images, epochs) for name, cost in costs.items()])
+        run = {"images": images, "epochs": epochs} if images > 0 else {}
+        settings = {"image_size": size, "num_classes": num_classes, **run}
+        write_json(json, [describe(name, cost, settings) for name, cost in costs.items()])
 
 
-def parse_image_size(sides: tuple[int, ...]) -> tuple[int, int]:
-    if len(sides) not in (1, 2):
-        raise ValueError(f"--image-size takes one number, or height and width; {len(sides)} were given.")
-    return sides[0], sides[-1]
+def parse_image_size(text: str) -> tuple[int, int]:
+    sides = text.split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise ValueError(f"--image-size {text} must be a number of pixels, as 224, or height and width, as 224x320.")
+    return int(sides[0]), int(sides[-1])
+
+
+def check_run(images: float, epochs: float) -> None:
+    if not (0 <= images < math.inf and 0 < epochs < math.inf):
+        raise ValueError(f"--images {images:g} and --epochs {epochs:g} must be above 0: they say what a run trains on.")
+    if images == 0 and epochs != 1:
+        raise ValueError(f"--epochs {epochs:g} counts only with --images: say how many there are, as --images 1.28e6.")
 
 
 def format_row(name: str, cost: Cost) -> list[str]:
@@ -59,9 +71,12 @@ def format_row(name: str, cost: Cost) -> list[str]:
         cost.training_weight_bytes,
         cost.training_activation_bytes,
     )
-    return [name, f"{cost.num_parameters:,}", str(cost.num_tokens), f"{cost.macs / 1e9:.4g}", *map(format_bytes, sizes)]
+    return [name, f"{cost.num_parameters:,}", str(cost.num_tokens), format_figure(cost.macs / 1e9), *map(format_bytes, sizes)]
 
 
-def describe(name: str, cost: Cost, images: float, epochs: float) -> dict[str, Any]:
-    exaflops = {"exaflops": cost.compute_exaflops(images, epochs)} if images > 0 else {}
-    return {"name": name, **asdict(cost), **exaflops}
+def describe(name: str, cost: Cost, settings: dict[str, Any]) -> dict[str, Any]:
+    """A model's figures with what they were computed for."""
+    figures = asdict(cost)
+    if "images" in settings:
+        figures["exaflops"] = cost.compute_exaflops(settings["images"], settings["epochs"])
+    return {"name": name, **settings, **figures}

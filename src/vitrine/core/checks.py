@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -13,7 +13,7 @@ def require_field_types(config: "DataclassInstance") -> None:
     """Every choice, flag and number is what its annotation says; tuples are left to checks of their own."""
     for field in fields(config):
         value = getattr(config, field.name)
-        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
         if value is None and NoneType in kinds:
             continue
         needed = describe_mismatch(value, kinds[0])
@@ -29,11 +29,22 @@ def describe_mismatch(value: object, kind: Any) -> str | None:
     if kind is bool:
         return None if isinstance(value, bool) else "True or False"
     if kind is int:
-        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+        return None if is_whole(value) else "a whole number"
     if kind is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         return None if is_number else "a number"
     return None
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_counts(config: "DataclassInstance", name: str, meaning: str) -> None:
+    """The field is a tuple of whole numbers of at least 1."""
+    value = getattr(config, name)
+    if not isinstance(value, tuple) or not all(is_whole(item) and item >= 1 for item in value):
+        raise ValueError(f"{name}={value!r} must be a tuple of whole numbers of at least 1: {meaning}.")
 
 
 def require_at_least(config: "DataclassInstance", minimum: int, *names: str) -> None:

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterable, Sequence
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """The first column is text at the left, the others are figures at the right."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", caption=caption, caption_justify="left", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
@@ -23,6 +23,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, captio
 
 def print_error(error: Exception) -> None:
     print(f"vitrine: {error}", file=sys.stderr)
+
+
+def format_figure(figure: float) -> str:
+    """Four digits, and all that stand before the point: 0.4337, 17.56, 111,800."""
+    return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.4g}"
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -78,7 +78,7 @@ class ResidualBranch(nn.Module):
         self.skip_rate = config.stochastic_depth_rate * index / max(1, config.depth - 1)
         self.scale: nn.Parameter | None = None
         if config.layer_scale is not None:
-            self.scale = nn.Parameter(torch.full((config.width,), config.layer_scale))
+            self.scale = nn.Parameter(torch.full((config.width,), float(config.layer_scale)))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self.dropout_rate > 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.checks import require_at_least, require_field_types, require_positive, require_rates
+from vitrine.core.checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
 
 Pool = Literal["class", "mean", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
@@ -48,10 +48,9 @@ class ModelConfig:
         require_field_types(self)
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "num_channels")
-        if not (isinstance(self.image_size, tuple) and len(self.image_size) == 2):
-            raise ValueError(f"image_size={self.image_size!r} must be a tuple of height and width, as (224, 224).")
-        if not all(isinstance(side, int) and side >= 1 for side in self.image_size):
-            raise ValueError(f"image_size={self.image_size} must be two whole numbers of at least 1.")
+        require_counts(self, "image_size", "height and width, as (224, 224)")
+        if len(self.image_size) != 2:
+            raise ValueError(f"image_size={self.image_size} must be two numbers, height and width.")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -108,6 +107,8 @@ class ViTConfig(ModelConfig):
         require_at_least(self, 0, "num_registers")
         require_rates(self, "dropout_rate", "stochastic_depth_rate")
         require_positive(self, "norm_eps")
+        if self.layer_scale is not None:
+            require_at_least(self, 0, "layer_scale")
         if self.width % self.num_heads != 0:
             raise ValueError(
                 f"width={self.width} must be divisible by num_heads={self.num_heads}: "
@@ -241,8 +242,7 @@ class ResNetConfig(ModelConfig):
         super().__post_init__()
         require_at_least(self, 1, "num_groups")
         require_positive(self, "width_factor", "norm_eps", "standardise_eps")
-        if not isinstance(self.stages, tuple) or any(not isinstance(units, int) or units < 1 for units in self.stages):
-            raise ValueError(f"stages={self.stages!r} must be a tuple of unit counts of at least 1, as (3, 4, 6, 3).")
+        require_counts(self, "stages", "units in each stage, as (3, 4, 6, 3)")
 
     @property
     def root_dim(self) -> int:
@@ -293,6 +293,13 @@ class HybridConfig(ViTConfig):
     stem_num_groups: int = 32
     stem_norm_eps: float | None = None
     stem_standardise_eps: float | None = None
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        require_at_least(self, 1, "stem_num_groups")
+        require_positive(self, "stem_width_factor", "stem_norm_eps", "stem_standardise_eps")
+        require_counts(self, "stem_stages", "units in each stage, as (3, 4, 9)")
+        super().__post_init__()
 
     def _check_grid(self) -> None:
         if min(self.grid) < 1:

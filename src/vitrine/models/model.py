@@ -79,9 +79,10 @@ class Model(nn.Module, Generic[ConfigT]):
     ) -> Encoded:
         """Tokens after the last block and norm.
 
-        `keep` names intermediates to return, with `*` as a wildcard; `observe(name, tensor)` sees each of them as it is
-        made, without anything being kept; `edit` changes the patch tokens before positions are added. Attention maps are
-        computed beside the fused attention, so asking for them does not change the tokens.
+        `keep` names intermediates to return, with `*` as a wildcard; `observe(name, tensor)` sees every one as it is made,
+        attention maps too, without anything being kept; `edit` changes the patch tokens before positions are added. Maps are
+        computed beside the attention itself, so asking for them does not change the tokens. Blocks are not checkpointed
+        while intermediates are asked for.
         """
         self.check_images(images)
         patterns = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -122,6 +123,8 @@ class Model(nn.Module, Generic[ConfigT]):
     def check_images(self, images: Tensor) -> None:
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; needed is (batch, channels, height, width).")
+        if not images.is_floating_point():
+            raise ValueError(f"images are of {images.dtype}; normalise them to floating point first.")
         channels, *size = images.shape[1:]
         if channels != self.config.num_channels:
             raise ValueError(

@@ -11,7 +11,7 @@ from vitrine.models.initialisation import init_lecun_normal
 class PatchEmbedding(nn.Module):
     """Cut into patches, project each: what a convolution of stride and kernel P computes, as one matrix product.
 
-    A convolution gives the same numbers, but on processors its backward pass is up to 2.7 times slower.
+    A convolution gives the same numbers, but on processors takes up to 2.7 times as long in training (docs/log.md).
     """
 
     def __init__(self, num_channels: int, patch_size: int, width: int) -> None:

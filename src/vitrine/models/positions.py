@@ -51,7 +51,7 @@ class Learned1d(AddedPositions):
 
     def resize(self, grid: Grid) -> None:
         readout, patches = self.table.detach().split([self.num_rows, self.grid[0] * self.grid[1]])
-        self.table = nn.Parameter(torch.cat([readout, resize_positions(patches, self.grid, grid)]))
+        self.table = replace_parameter(self.table, torch.cat([readout, resize_positions(patches, self.grid, grid)]))
         self.grid = grid
 
 
@@ -75,8 +75,8 @@ class Learned2d(AddedPositions):
         return table if self.readout is None else torch.cat([self.readout, table])
 
     def resize(self, grid: Grid) -> None:
-        self.x_table = nn.Parameter(resize_axis(self.x_table.detach(), grid[1]))
-        self.y_table = nn.Parameter(resize_axis(self.y_table.detach(), grid[0]))
+        self.x_table = replace_parameter(self.x_table, resize_axis(self.x_table.detach(), grid[1]))
+        self.y_table = replace_parameter(self.y_table, resize_axis(self.y_table.detach(), grid[0]))
         self.grid = grid
 
 
@@ -103,11 +103,11 @@ class SinCos2d(AddedPositions):
 
 
 class RelativePositions(nn.Module):
-    """One embedding per offset of query and key in raster order, added to the attention logits (appendix D.4).
+    """One embedding per offset of query and key in the sequence, added to the attention logits (appendix D.4).
 
     The paper does not say how heads, scale and class token are treated. Here each layer has its own embeddings, shared by
-    its heads, and query times embedding is scaled like query times key (both as in arXiv:1803.02155). A readout token with
-    a position has one embedding for being read and one for what it reads in the image, and none towards itself.
+    its heads, and query times embedding is scaled like query times key (both as in arXiv:1803.02155). Readout tokens with a
+    position stand before the first patch, as in the sequence; a token without one adds no logits, reading or read.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -115,39 +115,33 @@ class RelativePositions(nn.Module):
         self.grid = config.grid
         self.num_rows = config.num_position_rows
         self.num_prefix_tokens = config.num_prefix_tokens
-        head_dim = config.width // config.num_heads
-        self.offsets = nn.Parameter(torch.empty(2 * config.num_patches - 1, head_dim))
+        num_places = self.num_rows + config.num_patches
+        self.offsets = nn.Parameter(torch.empty(2 * num_places - 1, config.width // config.num_heads))
         init_positions(self.offsets)
-        self.readout: nn.Parameter | None = None
-        if self.num_rows > 0:
-            self.readout = nn.Parameter(torch.empty(2 * self.num_rows, head_dim))
-            init_positions(self.readout)
 
     def forward(self, q: Tensor) -> Tensor:
         """Queries (B, H, T, K) -> logits (B, H, T, T) to add before the softmax."""
         b, h, t, k = q.shape
-        readout = () if self.readout is None else (self.readout,)
-        table = torch.cat([self.offsets, *readout, self.offsets.new_zeros(1, k)])
+        table = torch.cat([self.offsets, self.offsets.new_zeros(1, k)])
         logits = (q * k**-0.5) @ table.T  # (B, H, T, number of embeddings)
         return logits.gather(-1, self.compute_index(q.device).expand(b, h, t, t))
 
     def compute_index(self, device: torch.device) -> Tensor:
         """(T, T): which embedding serves query t and key u. The last, always zero, serves where there is none."""
-        num_patches, prefix, rows = self.grid[0] * self.grid[1], self.num_prefix_tokens, self.num_rows
-        place = torch.arange(num_patches, device=device)
-        first_readout = 2 * num_patches - 1
-        none = first_readout + 2 * rows
-        index = torch.full((prefix + num_patches,) * 2, none, device=device)
-        index[prefix:, prefix:] = place[:, None] - place[None, :] + num_patches - 1
-        readout = torch.arange(rows, device=device)
-        index[:, :rows] = first_readout + readout  # reading a readout token
-        index[:rows, prefix:] = first_readout + rows + readout[:, None]  # what a readout token reads in the image
-        index[readout, readout] = none
+        num_patches = self.grid[0] * self.grid[1]
+        num_tokens = self.num_prefix_tokens + num_patches
+        placed = [*range(self.num_rows), *range(self.num_prefix_tokens, num_tokens)]
+        tokens = torch.tensor(placed, device=device)
+        place = torch.arange(len(placed), device=device)
+        index = torch.full((num_tokens, num_tokens), 2 * len(placed) - 1, device=device)
+        index[tokens[:, None], tokens[None, :]] = place[:, None] - place[None, :] + len(placed) - 1
         return index
 
     def resize(self, grid: Grid) -> None:
-        weights = compute_offset_weights(self.grid, grid).to(self.offsets)
-        self.offsets = nn.Parameter(weights @ self.offsets.detach())
+        # The outermost offsets lead only from a readout token to the end of the image, on any grid.
+        first, patches, last = self.offsets.detach().tensor_split((self.num_rows, len(self.offsets) - self.num_rows))
+        weights = compute_offset_weights(self.grid, grid).to(patches)
+        self.offsets = replace_parameter(self.offsets, torch.cat([first, weights @ patches, last]))
         self.grid = grid
 
 
@@ -165,6 +159,11 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
         return nn.ModuleList()
     num_tables = config.depth if config.position_insertion == "every-layer" else 1
     return nn.ModuleList(kind(config) for _ in range(num_tables))
+
+
+def replace_parameter(old: nn.Parameter, values: Tensor) -> nn.Parameter:
+    """New values in its place, frozen if it was."""
+    return nn.Parameter(values, requires_grad=old.requires_grad)
 
 
 def join_axes(x_table: Tensor, y_table: Tensor) -> Tensor:

@@ -85,36 +85,36 @@ HYBRID_NAME = re.compile(r"R(?P<depth>\d*)(x(?P<factor>\d+(\.\d+)?))?\+ViT-(?P<v
 
 
 def build_model(
-    model: str | ModelConfig,
+    name: str | ModelConfig,
     *,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     **changes: Any,
 ) -> "Model[Any]":
     """A model with fresh weights from a name such as `ViT-B/16` or a configuration, with any of its fields changed."""
-    config = resolve_config(model, num_classes=num_classes, image_size=image_size, **changes)
-    module, name = FAMILIES[type(config)]
-    return getattr(import_module(module), name)(config)
+    config = resolve_config(name, num_classes=num_classes, image_size=image_size, **changes)
+    module, class_name = FAMILIES[type(config)]
+    return getattr(import_module(module), class_name)(config)
 
 
 def resolve_config(
-    model: str | ModelConfig,
+    name: str | ModelConfig,
     *,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     **changes: Any,
 ) -> ModelConfig:
-    """The configuration behind a name, with some fields changed."""
+    """The configuration behind a name, or the one given, with some fields changed."""
     if num_classes is not None:
         changes["num_classes"] = num_classes
     if image_size is not None:
         changes["image_size"] = as_image_size(image_size)
-    if isinstance(model, str):
-        return parse_model_name(model, **changes)
-    if type(model) not in FAMILIES:
-        raise ValueError(f"model={model!r} must be a name such as 'ViT-B/16', or a configuration such as vitrine.ViTConfig.")
-    require_known_fields(type(model), changes)
-    return replace(model, **changes)
+    if isinstance(name, str):
+        return parse_model_name(name, **changes)
+    if type(name) not in FAMILIES:
+        raise ValueError(f"{name!r} is no model: give a name such as 'ViT-B/16', or a configuration such as vitrine.ViTConfig.")
+    require_known_fields(type(name), changes)
+    return replace(name, **changes)
 
 
 def parse_model_name(name: str, **changes: Any) -> ModelConfig:
