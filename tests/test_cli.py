@@ -58,3 +58,25 @@ def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypat
 
     monkeypatch.setattr(cli, "run_command", interrupt)
     assert run(capsys, "models") == (130, "", "")
+
+
+UTF8_BOX = """\
+╭─ Value error ───╮
+│ Not a number:   │
+│ 'x'             │
+│ ─────────────── │
+│ see --help      │
+╰─────────────────╯
+"""
+ASCII_BOX = """\
+Value error
+-----------
+Not a number: 'x'
+-----------
+see --help
+"""
+
+
+@pytest.mark.parametrize("box", [UTF8_BOX, ASCII_BOX, UTF8_BOX.replace("│", "\x1b[31m│\x1b[0m"), "ignored\nNot a number: 'x'"])
+def test_the_sentence_is_taken_out_of_its_box(box: str) -> None:
+    assert cli.unbox(box) == "Not a number: 'x'."

@@ -2,11 +2,13 @@
 
 import difflib
 import io
+import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from functools import partial, wraps
 from importlib import import_module
+from itertools import groupby
 from types import ModuleType
 from typing import Any
 
@@ -66,11 +68,11 @@ def parse_arguments(name: str, command: Callable[..., None], arguments: list[str
 
 
 def unbox(complaint: str) -> str:
-    """The sentence in the box that tyro draws, in UTF-8 or ASCII: what stands below its title, up to the next rule."""
-    lines = [line.strip("│| ") for line in complaint.splitlines()[1:]]
-    is_rule = [set(line) <= set("─-╰╯") for line in lines]
-    first = is_rule.index(False)
-    sentence = " ".join(lines[first : is_rule.index(True, first)])
+    """The sentence in the box that tyro draws: what stands below its title, up to the next rule."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", complaint)  # colours, where it found a terminal
+    lines = [line.strip("│| ") for line in plain.splitlines()[1:]]
+    sections = [" ".join(text) for is_rule, text in groupby(lines, lambda line: set(line) <= set("─-╰╯")) if not is_rule]
+    sentence = sections[0] if sections else plain.strip()
     return sentence if sentence.endswith(".") else f"{sentence}."
 
 
