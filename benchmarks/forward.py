@@ -16,7 +16,7 @@ VIT_B_16 = Network(image_size=224, patch_size=16, width=768, depth=12, num_heads
 SETTINGS = [Setting(f"forward: ViT-B/16 at 224, batch {size}", VIT_B_16, size) for size in (1, 8)]
 
 
-def main(rounds: int = 8, threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 

@@ -24,7 +24,7 @@ SETTINGS = [
 ]
 
 
-def main(rounds: int = 16, threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 
