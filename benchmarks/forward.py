@@ -1,6 +1,6 @@
 """Inference of ViT-B/16 at 224 pixels, ours beside the peers': `python benchmarks/forward.py`.
 
-Under 4 minutes on two cores. `--json FILE` keeps the figures.
+About 6 minutes on two cores. `--json FILE` keeps the figures.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """One training step of small networks, ours beside the peers': `python benchmarks/train_step.py`.
 
-Forward pass, cross-entropy, backward pass, AdamW, gradients cleared. Under 6 minutes on two cores; `--json FILE` keeps the
+Forward pass, cross-entropy, backward pass, AdamW, gradients cleared. About 6 minutes on two cores; `--json FILE` keeps the
 figures.
 """
 
