@@ -62,18 +62,11 @@ def load_peer(style: ResNetStyle, size: tuple[int, int], **changes: Any) -> tupl
     return model, peer
 
 
+@pytest.mark.parametrize("style", ["pre-activation", "post-activation"])
 @pytest.mark.parametrize("size", [(64, 64), (96, 64), (65, 47)])
 @torch.no_grad()
-def test_bit_equals_hugging_face(size: tuple[int, int]) -> None:
-    model, peer = load_peer("pre-activation", size)
-    images = torch.randn(2, 3, *size)
-    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [(64, 64), (96, 64), (65, 47)])
-@torch.no_grad()
-def test_the_post_activation_stages_equal_hugging_face(size: tuple[int, int]) -> None:
-    model, peer = load_peer("post-activation", size)
+def test_both_styles_equal_hugging_face(style: ResNetStyle, size: tuple[int, int]) -> None:
+    model, peer = load_peer(style, size)
     images = torch.randn(2, 3, *size)
     torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
 
