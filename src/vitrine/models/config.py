@@ -294,14 +294,11 @@ class HybridConfig(ViTConfig):
     stem_norm_eps: float | None = None
     stem_standardise_eps: float | None = None
 
-    def __post_init__(self) -> None:
-        require_field_types(self)
+    def _check_grid(self) -> None:
+        # The grid follows from the stem, whose fields are checked under their names here.
         require_at_least(self, 1, "stem_num_groups")
         require_positive(self, "stem_width_factor", "stem_norm_eps", "stem_standardise_eps")
         require_counts(self, "stem_stages", "units in each stage, as (3, 4, 9)")
-        super().__post_init__()
-
-    def _check_grid(self) -> None:
         if min(self.grid) < 1:
             rows, columns = self.stem.grid
             raise ValueError(

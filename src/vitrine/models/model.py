@@ -81,8 +81,8 @@ class Model(nn.Module, Generic[ConfigT]):
 
         `keep` names intermediates to return, with `*` as a wildcard; `observe(name, tensor)` sees every one as it is made,
         attention maps too, without anything being kept; `edit` changes the patch tokens before positions are added. Maps are
-        computed beside the attention itself, so asking for them does not change the tokens. Blocks are not checkpointed
-        while intermediates are asked for.
+        computed beside the attention itself, so asking for them does not change the tokens. Encoder blocks are not
+        checkpointed while intermediates are asked for.
         """
         self.check_images(images)
         patterns = (keep,) if isinstance(keep, str) else tuple(keep)

@@ -130,11 +130,11 @@ class RelativePositions(nn.Module):
         """(T, T): which embedding serves query t and key u. The last, always zero, serves where there is none."""
         num_patches = self.grid[0] * self.grid[1]
         num_tokens = self.num_prefix_tokens + num_patches
-        placed = [*range(self.num_rows), *range(self.num_prefix_tokens, num_tokens)]
-        tokens = torch.tensor(placed, device=device)
-        place = torch.arange(len(placed), device=device)
-        index = torch.full((num_tokens, num_tokens), 2 * len(placed) - 1, device=device)
-        index[tokens[:, None], tokens[None, :]] = place[:, None] - place[None, :] + len(placed) - 1
+        num_places = self.num_rows + num_patches
+        place = torch.arange(num_places, device=device)
+        token = torch.where(place < self.num_rows, place, place - num_places + num_tokens)  # registers lie between
+        index = torch.full((num_tokens, num_tokens), 2 * num_places - 1, device=device)
+        index[token[:, None], token[None, :]] = place[:, None] - place[None, :] + num_places - 1
         return index
 
     def resize(self, grid: Grid) -> None:

@@ -52,7 +52,7 @@ class ResNet(Model[ResNetConfig]):
         for stage, units in enumerate(self.blocks):
             assert isinstance(units, nn.Sequential)
             for unit in units:
-                features = self.run(unit, features) if taps is None else unit(features)
+                features = self.run(unit, features)
             if taps is not None:
                 taps(f"blocks.{stage}.output", features)
         return features if self.norm is None else F.relu(self.norm(features))
