@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BENCH := .venv-bench
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+INSTALL := install --quiet --constraint constraints.txt
 # Test processes share the cores among them, so each computes with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
@@ -35,11 +35,11 @@ bench: $(BENCH)/ready
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+	$(BIN)/pip $(INSTALL) torch
 	@touch $@
 
 $(VENV)/dev: $(VENV)/torch pyproject.toml
-	$(PIP) --editable '.[dev]'
+	$(BIN)/pip $(INSTALL) --editable '.[dev]'
 	@touch $@
 
 # Apart from .venv, because transformers tries whatever torchvision it finds. The peers come without their dependencies,
@@ -47,9 +47,9 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 # processors alone, and benchmarks/peers.py steps around the rest.
 $(BENCH)/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . transformers pillow einops
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --no-deps timm vit-pytorch torchvision
+	$(BENCH)/bin/pip $(INSTALL) torch
+	$(BENCH)/bin/pip $(INSTALL) --editable . transformers pillow einops
+	$(BENCH)/bin/pip $(INSTALL) --no-deps timm vit-pytorch torchvision
 	@touch $@
 
 clean:

@@ -67,7 +67,7 @@ def compare(
 ) -> None:
     """Measure every setting and report: tables on the terminal and, if asked for, the same figures as JSON."""
     if rounds < 2:
-        raise ValueError(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
     torch.set_num_threads(threads)
     peers, missing = find_peers()
     comparisons = []
