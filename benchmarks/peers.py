@@ -162,7 +162,7 @@ def build_contestants(network: Network, peers: list[Peer]) -> dict[str, nn.Modul
 
 
 def load_module(name: str) -> Any:
-    if name.startswith("timm"):
+    if name.startswith(("timm", "torchvision")):
         load_torchvision()
     return import_module(name)
 

@@ -8,7 +8,9 @@ PACKAGE = Path(__file__).parent.parent / "src" / "vitrine"
 # Who may import whom. Data flows to the right; nothing on the left knows what is on its right.
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
+    "data": {"core"},
     "models": {"core"},
+    "formats": {"core", "data", "models"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 

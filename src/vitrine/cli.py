@@ -4,8 +4,9 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from functools import partial, wraps
 from importlib import import_module
 from itertools import groupby
@@ -14,9 +15,11 @@ from typing import Any
 
 import vitrine
 from vitrine.core.console import print_error
+from vitrine.core.notices import Notice
 
 # Name -> where its function lives, and one line for `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
 }
 
@@ -33,12 +36,30 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vitrine {vitrine.__version__}")
         sys.exit(0)
     try:
-        run_command(arguments[0], arguments[1:])
+        with notices_in_a_line():
+            run_command(arguments[0], arguments[1:])
     except (ValueError, OSError) as error:
         print_error(error)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+@contextmanager
+def notices_in_a_line() -> Iterator[None]:
+    """What the library says aloud, without the place in its code; other warnings as Python shows them."""
+    show = warnings.showwarning
+
+    def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, Notice):
+            print_error(str(message))
+        else:
+            show(message, category, *place, **options)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice)
+        warnings.showwarning = show_in_a_line
+        yield
 
 
 def run_command(name: str, arguments: list[str]) -> None:

@@ -41,8 +41,8 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
     ("arguments", "message"),
     [
         (["ViT-B/16", "--image-size", "8"], "at least one patch of 16 x 16"),
-        (["--image-size", "8x8x8"], "--image-size 8x8x8 must be a number of pixels, as 224, or height and width, as 224x320"),
-        (["--image-size", "small"], "--image-size small must be a number of pixels"),
+        (["--image-size", "8x8x8"], "--image-size 8x8x8 must be one number, as 224, or two, height and width, as 224x320."),
+        (["--image-size", "small"], "--image-size small must be one number, as 224, or two"),
         (["--image-size", "0"], "image_size=(0, 0) must be a tuple of whole numbers of at least 1"),
         (["--images", "-1"], "must be above 0"),
         (["--images", "nan"], "must be above 0"),

@@ -1,8 +1,10 @@
-"""Tables keep their figures whole, sizes have three digits."""
+"""Tables keep their figures whole, sizes have three digits, a size of images is one number or two."""
+
+import re
 
 import pytest
 
-from vitrine.core.console import format_bytes, format_figure, print_error, print_table
+from vitrine.core.console import format_bytes, format_figure, parse_image_size, print_error, print_table
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,17 @@ def test_a_narrow_window_does_not_cut_figures(capsys: pytest.CaptureFixture[str]
 def test_errors_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(ValueError("wrong"))
     assert capsys.readouterr() == ("", "vitrine: wrong\n")
+
+
+@pytest.mark.parametrize(("text", "size"), [("224", (224, 224)), ("224x320", (224, 320)), ("1x007", (1, 7)), ("0", (0, 0))])
+def test_one_number_or_two_are_a_size(text: str, size: tuple[int, int]) -> None:
+    assert parse_image_size(text, "--image-size") == size  # whether a model can be so small is for its configuration to say
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "224x", "x224", "2x2x2", "-224", "22.4", " 224", "2 x 2", "224X224", "²", "1e3", "all"]
+)
+def test_anything_else_costs_a_sentence(text: str) -> None:
+    message = f"--size {text} must be one number, as 224, or two, height and width, as 224x320."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse_image_size(text, "--size")

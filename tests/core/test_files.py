@@ -1,11 +1,15 @@
-"""Files are written whole or not at all."""
+"""Files and folders are written whole or not at all."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from vitrine.core.files import write_json
+from vitrine.core.files import whole_file, whole_folder, write_json
 
 
 def test_json_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -30,3 +34,172 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
         write_json(tmp_path / "nowhere" / "a.json", 1)
+
+
+def write_file(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:
+    with whole_file(path) as partial:
+        partial.write_text(text)
+        if error is not None:
+            raise error()
+
+
+def write_folder(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:
+    with whole_folder(path, marker="config.json") as partial:
+        (partial / "config.json").write_text(text)
+        (partial / f"{text}.bin").write_text(text)
+        if error is not None:
+            raise error()
+
+
+def read_tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def make_tree(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+NEW_FOLDER = {"a/config.json": "new", "a/new.bin": "new"}
+OLD_FOLDER = {"a/config.json": "old", "a/old.bin": "old"}
+
+
+def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
+    make_tree(tmp_path, {"a": "old", "b": "beside"})
+    with whole_file(tmp_path / "a") as partial:
+        partial.write_text("new")
+        assert (tmp_path / "a").read_text() == "old"
+    assert read_tree(tmp_path) == {"a": "new", "b": "beside"}
+
+
+def test_a_folder_is_replaced_only_at_the_end(tmp_path: Path) -> None:
+    make_tree(tmp_path, {**OLD_FOLDER, "b": "beside"})
+    with whole_folder(tmp_path / "a", marker="config.json") as partial:
+        (partial / "config.json").write_text("new")
+        assert (tmp_path / "a" / "config.json").read_text() == "old"
+    assert read_tree(tmp_path) == {"a/config.json": "new", "b": "beside"}  # nothing of the old one is mixed in
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+def test_a_failure_leaves_nothing(write: Callable[..., None], error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error):
+        write(tmp_path / "a", "new", error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("write", "old"), [(write_file, {"a": "old"}), (write_folder, OLD_FOLDER)])
+def test_a_failure_leaves_the_old_content(write: Callable[..., None], old: dict[str, str], tmp_path: Path) -> None:
+    make_tree(tmp_path, old)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "a", "new", KeyboardInterrupt)
+    assert read_tree(tmp_path) == old
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path, OLD_FOLDER)
+    replace = os.replace
+
+    def replace_or_fail(source: Path, target: Path) -> None:
+        if (Path(source) / "new.bin").exists():
+            raise OSError("disk full")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_or_fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_folder(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == OLD_FOLDER
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    write_folder(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == NEW_FOLDER
+
+
+@pytest.mark.parametrize("foreign", [{"a/photo.jpg": "mine"}, {"a/config.json/inner": "mine"}, {"a": "mine"}])
+def test_what_is_not_ours_is_refused(foreign: dict[str, str], tmp_path: Path) -> None:
+    make_tree(tmp_path, foreign)
+    with pytest.raises(
+        FileExistsError, match=r"Cannot write the folder .*a: there is something else of that name\. Choose another"
+    ):
+        write_folder(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == foreign
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_the_missing_folder_above_is_named(write: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"Cannot write .*b: the folder .*no does not exist\. Create it first\."):
+        write(tmp_path / "no" / "b", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Ends the process as SIGKILL would, with nothing cleaned up: within the block, or at the renaming that it is told to.
+KILLED = """
+import os, sys
+from pathlib import Path
+from vitrine.core.files import whole_file, whole_folder
+kind, path, survived = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+replace = os.replace
+def replace_or_die(source, target):
+    global survived
+    if survived == 0:
+        os._exit(9)
+    survived -= 1
+    replace(source, target)
+os.replace = replace_or_die
+with whole_file(path) if kind == "file" else whole_folder(path, "config.json") as partial:
+    (partial if kind == "file" else partial / "config.json").write_text("half")
+"""
+
+
+def kill_while_writing(kind: str, path: Path, survived_renames: int = 0) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, kind, str(path), str(survived_renames)])
+    assert done.returncode == 9
+    assert [beside.name for beside in path.parent.iterdir()] != [path.name]
+
+
+def test_what_a_killed_job_left_of_a_file_is_cleaned(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", "old")
+    kill_while_writing("file", tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "old"
+    write_file(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == {"a": "new"}
+
+
+@pytest.mark.parametrize("survived_renames", [0, 1])
+def test_what_a_killed_job_left_of_a_folder_is_cleaned(survived_renames: int, tmp_path: Path) -> None:
+    make_tree(tmp_path, OLD_FOLDER)
+    kill_while_writing("folder", tmp_path / "a", survived_renames)
+    write_folder(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == NEW_FOLDER
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("survived_renames", [0, 1])
+def test_the_old_folder_outlives_a_killed_job_and_a_failure(survived_renames: int, tmp_path: Path) -> None:
+    """Killed between the two renames, the old content lies under another name, and is still the only whole one."""
+    make_tree(tmp_path, OLD_FOLDER)
+    kill_while_writing("folder", tmp_path / "a", survived_renames)
+    with pytest.raises(OSError, match="disk full"):
+        write_folder(tmp_path / "a", "new", lambda: OSError("disk full"))
+    assert "old" in read_tree(tmp_path).values()
+
+
+def test_a_backup_beside_it_is_left_alone(tmp_path: Path) -> None:
+    """`mv a a.old`, to keep it, and then a new `a`."""
+    make_tree(tmp_path, {"a.old/config.json": "mine"})
+    write_folder(tmp_path / "a", "new")
+    assert read_tree(tmp_path) == {"a.old/config.json": "mine", **NEW_FOLDER}
+
+
+def test_a_link_to_a_folder_can_be_written_twice(tmp_path: Path) -> None:
+    make_tree(tmp_path, {"real/config.json": "old"})
+    (tmp_path / "a").symlink_to(tmp_path / "real")
+    for text in ("once", "new"):
+        write_folder(tmp_path / "a", text)
+    assert read_tree(tmp_path / "a") == {"config.json": "new", "new.bin": "new"}

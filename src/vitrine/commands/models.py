@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.core.console import format_bytes, format_figure, print_table
+from vitrine.core.console import format_bytes, format_figure, parse_image_size, print_table
 from vitrine.core.files import write_json
 from vitrine.models.cost import Cost, compute_cost
 from vitrine.models.registry import MODELS
@@ -34,7 +34,7 @@ def models(
         epochs: How often the run sees each image.
         json: Write the same figures to this file.
     """
-    size = parse_image_size(image_size)
+    size = parse_image_size(image_size, "--image-size")
     check_run(images, epochs)
     costs = {name: compute_cost(name, size, num_classes=num_classes) for name in names or MODELS}
     columns = ["model", "parameters", "tokens", "GMACs", "inference", "+ per image", "training", "+ per image"]
@@ -48,13 +48,6 @@ def models(
         run = {"images": images, "epochs": epochs} if images > 0 else {}
         settings = {"image_size": size, "num_classes": num_classes, **run}
         write_json(json, [describe(name, cost, settings) for name, cost in costs.items()])
-
-
-def parse_image_size(text: str) -> tuple[int, int]:
-    sides = text.split("x")
-    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise ValueError(f"--image-size {text} must be a number of pixels, as 224, or height and width, as 224x320.")
-    return int(sides[0]), int(sides[-1])
 
 
 def check_run(images: float, epochs: float) -> None:

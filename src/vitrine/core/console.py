@@ -1,4 +1,4 @@
-"""What people see in the terminal: tables, sizes in units, errors in a sentence."""
+"""What people see in the terminal, and type there: tables, sizes in units, errors and notices in a sentence."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console.print(table)
 
 
-def print_error(error: Exception) -> None:
+def print_error(error: Exception | str) -> None:
     print(f"vitrine: {error}", file=sys.stderr)
+
+
+def parse_image_size(text: str, option: str) -> tuple[int, int]:
+    """Height and width from one number or two."""
+    sides = text.split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise ValueError(f"{option} {text} must be one number, as 224, or two, height and width, as 224x320.")
+    return int(sides[0]), int(sides[-1])
 
 
 def format_figure(figure: float) -> str:

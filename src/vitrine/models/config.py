@@ -3,6 +3,7 @@
 Section, table and appendix numbers are those of arXiv:2010.11929.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,9 @@ Pool = Literal["class", "mean", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
 PositionInsertion = Literal["stem", "every-layer", "shared"]
 ResNetStyle = Literal["pre-activation", "post-activation"]
+ResizeMethod = Literal["paper", "timm", "hf"]
+"""How learned positions go to another grid: corner-aligned bilinear as the paper's code, or as the peers do by default
+(bicubic, antialiased in timm and not in Hugging Face's)."""
 
 # Where table 8 has a cell. Sin-cos positions are not in the paper; its successors add them at the stem only.
 POSITION_INSERTIONS: dict[Position, tuple[PositionInsertion, ...]] = {
@@ -353,5 +357,6 @@ def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]
 
 
 def nearest_divisors(number: int, wish: int) -> list[str]:
-    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    divisors = {*small, *(number // divisor for divisor in small)}
     return [str(divisor) for divisor in sorted(sorted(divisors, key=lambda d: abs(d - wish))[:2])]

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from vitrine.models.config import HybridConfig
+from vitrine.models.config import HybridConfig, ResizeMethod
 from vitrine.models.intermediates import Taps
 from vitrine.models.resnet import ResNet
 from vitrine.models.vit import VisionTransformer
@@ -22,6 +22,6 @@ class Hybrid(VisionTransformer):
         features = self.stem.encode_map(self.stem.embed_map(images, stem_taps), stem_taps)
         return self.patches(features), self.config.grid
 
-    def resize(self, image_size: int | tuple[int, int]) -> None:
-        super().resize(image_size)
+    def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
+        super().resize(image_size, method)
         self.stem.resize(image_size)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.models.config import ModelConfig
+from vitrine.models.config import ModelConfig, ResizeMethod
 from vitrine.models.heads import build_linear_head
 from vitrine.models.intermediates import Observe, Taps, require_known_names
 
@@ -60,8 +60,8 @@ class Model(nn.Module, Generic[ConfigT]):
         """(B, feature_dim): what the head reads."""
         raise NotImplementedError
 
-    def resize(self, image_size: int | tuple[int, int]) -> None:
-        """Take images of another size from now on; positions are interpolated (section 3.2)."""
+    def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
+        """Take images of another size from now on; positions, where there are any, are interpolated (section 3.2)."""
         raise NotImplementedError
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:

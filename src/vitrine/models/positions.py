@@ -7,8 +7,9 @@ The readout tokens (class, distillation) come first and may have positions of th
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from vitrine.models.config import ViTConfig
+from vitrine.models.config import ResizeMethod, ViTConfig
 from vitrine.models.initialisation import init_positions
 
 Grid = tuple[int, int]
@@ -34,7 +35,7 @@ class AddedPositions(nn.Module):
         """A row for each token that has a position, readout tokens first, on the device of `like`."""
         raise NotImplementedError
 
-    def resize(self, grid: Grid) -> None:
+    def resize(self, grid: Grid, method: ResizeMethod) -> None:
         raise NotImplementedError
 
 
@@ -49,9 +50,10 @@ class Learned1d(AddedPositions):
     def compute_table(self, like: Tensor) -> Tensor:
         return self.table
 
-    def resize(self, grid: Grid) -> None:
+    def resize(self, grid: Grid, method: ResizeMethod) -> None:
         readout, patches = self.table.detach().split([self.num_rows, self.grid[0] * self.grid[1]])
-        self.table = replace_parameter(self.table, torch.cat([readout, resize_positions(patches, self.grid, grid)]))
+        resized = resize_positions(patches, self.grid, grid, method)
+        self.table = replace_parameter(self.table, torch.cat([readout, resized]))
         self.grid = grid
 
 
@@ -74,7 +76,7 @@ class Learned2d(AddedPositions):
         table = join_axes(self.x_table, self.y_table)
         return table if self.readout is None else torch.cat([self.readout, table])
 
-    def resize(self, grid: Grid) -> None:
+    def resize(self, grid: Grid, method: ResizeMethod) -> None:
         self.x_table = replace_parameter(self.x_table, resize_axis(self.x_table.detach(), grid[1]))
         self.y_table = replace_parameter(self.y_table, resize_axis(self.y_table.detach(), grid[0]))
         self.grid = grid
@@ -98,7 +100,7 @@ class SinCos2d(AddedPositions):
         angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * 10_000.0**-exponent
         return torch.cat([angles.sin(), angles.cos()], dim=1)
 
-    def resize(self, grid: Grid) -> None:
+    def resize(self, grid: Grid, method: ResizeMethod) -> None:
         self.grid = grid
 
 
@@ -172,7 +174,7 @@ def join_axes(x_table: Tensor, y_table: Tensor) -> Tensor:
     return torch.cat([x_table.repeat(rows, 1), y_table.repeat_interleave(columns, dim=0)], dim=1)
 
 
-def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid, method: ResizeMethod = "paper") -> Tensor:
     """Interpolate grid positions (N, D) from `old_grid` to `new_grid`, both (rows, columns).
 
     Fine-tuning at a higher resolution keeps the patch size, so there are more patches and the learned positions no longer
@@ -186,6 +188,10 @@ def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tenso
             "If the first row belongs to the class token, pass positions[1:]."
         )
     grid = positions.view(rows, columns, -1)  # (R, S, D)
+    if method != "paper":
+        planes = grid.permute(2, 0, 1)[None]  # (1, D, R, S)
+        resized = F.interpolate(planes, new_grid, mode="bicubic", align_corners=False, antialias=method == "timm")
+        return resized[0].permute(1, 2, 0).reshape(-1, positions.shape[1])
     down = compute_corner_weights(rows, new_grid[0]).to(positions)
     across = compute_corner_weights(columns, new_grid[1]).to(positions)
     # Two small matrix products equal scipy's zoom(order=1), which the released code uses, for any pair of grids.

@@ -97,6 +97,14 @@ def build_model(
     return getattr(import_module(module), class_name)(config)
 
 
+def build_empty(config: ModelConfig) -> "Model[Any]":
+    """A model without memory for its weights, on the meta device: names and shapes, to be given numbers from a file."""
+    import torch
+
+    with torch.device("meta"):
+        return build_model(config)
+
+
 def resolve_config(
     name: str | ModelConfig,
     *,

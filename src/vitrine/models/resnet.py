@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.models.config import ResNetConfig, as_image_size
+from vitrine.models.config import ResizeMethod, ResNetConfig, as_image_size
 from vitrine.models.initialisation import init_lecun_normal
 from vitrine.models.intermediates import Taps
 from vitrine.models.model import Encoded, Model
@@ -60,7 +60,7 @@ class ResNet(Model[ResNetConfig]):
     def pool(self, encoded: Encoded) -> Tensor:
         return encoded.tokens.mean(dim=1)
 
-    def resize(self, image_size: int | tuple[int, int]) -> None:
+    def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
         self.config = replace(self.config, image_size=as_image_size(image_size))
 
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.models.blocks import EncoderBlock, build_norm
-from vitrine.models.config import ViTConfig, as_image_size
+from vitrine.models.config import ResizeMethod, ViTConfig, as_image_size
 from vitrine.models.heads import AttentionPool, HiddenHead
 from vitrine.models.initialisation import init_positions
 from vitrine.models.intermediates import Taps
 from vitrine.models.model import Encoded, Model
 from vitrine.models.patches import PatchEmbedding
-from vitrine.models.positions import build_positions
+from vitrine.models.positions import AddedPositions, build_positions
 
 
 class OnGrid(Protocol):
-    """A part that depends on the number of patches."""
+    """A block, parts of which may depend on the number of patches."""
 
     def resize(self, grid: tuple[int, int]) -> None: ...
 
@@ -94,11 +94,15 @@ class VisionTransformer(Model[ViTConfig]):
         self.hidden_head = None
         self.head_distillation = None if self.head_distillation is None else self.build_head()
 
-    def resize(self, image_size: int | tuple[int, int]) -> None:
+    def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
         config = replace(self.config, image_size=as_image_size(image_size))
+        if method != "paper" and config.position != "learned-1d":
+            raise ValueError(f"Only learned-1d positions can be resized by method={method!r}, not {config.position}.")
         if config.grid != self.config.grid:
-            for part in cast("list[OnGrid]", [*self.positions, *self.blocks]):
-                part.resize(config.grid)
+            for positions in cast("list[AddedPositions]", [*self.positions]):
+                positions.resize(config.grid, method)
+            for block in cast("list[OnGrid]", [*self.blocks]):
+                block.resize(config.grid)
         self.config = config
 
 

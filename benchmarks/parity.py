@@ -1,0 +1,155 @@
+"""Do timm and torchvision compute the same as we do, on weights that went through a file? Both ways, largest difference.
+
+    .venv-bench/bin/python benchmarks/parity.py
+
+Every network has random weights and few blocks; logits are compared relative to the largest. timm reads the npz files that we
+write, by its own loader, and we read what timm and torchvision write.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peers import load_module
+from vitrine.core.console import print_table
+from vitrine.formats import Facts, load_model, save_model
+from vitrine.formats.config import FormatName
+from vitrine.models.model import Model
+from vitrine.models.registry import build_model
+
+
+def fill(module: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        spread = parameter[0].numel() ** -0.5 if parameter.ndim >= 2 else 0.3
+        with torch.no_grad():
+            parameter.normal_(generator=generator).mul_(spread).add_(0.0 if parameter.ndim >= 2 else 0.5)
+
+
+def build_timm(name: str, **options: Any) -> nn.Module:
+    return load_module("timm").create_model(name, **options)
+
+
+def build_timm_giant() -> nn.Module:
+    layers = load_module("timm.layers")
+    vit = load_module("timm.models.vision_transformer").VisionTransformer
+    return vit(
+        img_size=98,
+        patch_size=14,
+        embed_dim=192,
+        depth=2,
+        num_heads=3,
+        init_values=1e-5,
+        mlp_ratio=2.66667 * 2,
+        mlp_layer=layers.SwiGLUPacked,
+        act_layer=nn.SiLU,
+        num_classes=0,
+        reg_tokens=4,
+        no_embed_class=True,
+    )
+
+
+def build_torchvision() -> nn.Module:
+    vit = load_module("torchvision.models.vision_transformer").VisionTransformer
+    return vit(image_size=96, patch_size=16, num_layers=2, num_heads=3, hidden_dim=192, mlp_dim=768, representation_size=192)
+
+
+# What peers write and we read.
+TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
+    ("timm ViT", partial(build_timm, "vit_tiny_patch16_224", depth=2)),
+    ("timm ViT 96 x 160", partial(build_timm, "vit_tiny_patch16_224", depth=2, img_size=(96, 160))),
+    ("timm DeiT distilled", partial(build_timm, "deit_tiny_distilled_patch16_224", depth=2)),
+    ("timm DeiT-III", partial(build_timm, "deit3_small_patch16_224", depth=2)),
+    ("timm DINOv2", partial(build_timm, "vit_small_patch14_dinov2", depth=2, img_size=98)),
+    ("timm DINOv2 registers", partial(build_timm, "vit_small_patch14_reg4_dinov2", depth=2, img_size=98)),
+    ("timm DINOv2 SwiGLU", build_timm_giant),
+    ("timm mean pool, fc_norm", partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="avg")),
+    ("timm attention pool", partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="map", class_token=False)),
+    ("timm R26+S/32", partial(build_timm, "vit_small_r26_s32_224", depth=2)),
+    ("timm R50+B/16", partial(build_timm, "vit_base_r50_s16_224", depth=2)),
+    ("timm R+Ti/16", partial(build_timm, "vit_tiny_r_s16_p8_224", depth=2)),
+    ("timm BiT R50x1", partial(build_timm, "resnetv2_50x1_bit")),
+    ("torchvision ViT", build_torchvision),
+]
+
+
+def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, Tensor]:
+    peer = build().eval()
+    fill(peer)
+    path = folder / "peer.pth"
+    torch.save(peer.state_dict(), path)
+    size = find_image_size(peer)
+    grid = None if size[0] == size[1] else (size[0] // 16, size[1] // 16)
+    model = load_model(path, facts=Facts(grid=grid))
+    images = torch.randn(2, 3, *model.config.image_size)
+    return model(images), peer(images)
+
+
+def find_image_size(peer: Any) -> tuple[int, int]:
+    embedding = getattr(peer, "patch_embed", None)
+    return (224, 224) if embedding is None else embedding.img_size
+
+
+# What we write and timm reads: our name and changes, the format, timm's builder.
+FROM_US: list[tuple[str, str, dict[str, Any], FormatName, Callable[[], nn.Module]]] = [
+    ("google-2020 ViT", "ViT-Ti/16", {"depth": 2}, "google-2020", partial(build_timm, "vit_tiny_patch16_224", depth=2)),
+    (
+        "google-2020 R26+S/32",
+        "R26+ViT-S/32",
+        {"depth": 2},
+        "google-2020",
+        partial(build_timm, "vit_small_r26_s32_224", depth=2),
+    ),
+    ("google-2020 R+Ti/16", "R+ViT-Ti/16", {"depth": 2}, "google-2020", partial(build_timm, "vit_tiny_r_s16_p8_224", depth=2)),
+    (
+        "big-vision MAP head",
+        "ViT-Ti/16",
+        {"depth": 2, "pool": "map"},
+        "big-vision",
+        partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="map", class_token=False),
+    ),
+    ("bit R50x1", "R50x1", {}, "bit", partial(build_timm, "resnetv2_50x1_bit")),
+]
+
+
+def write_ours(
+    name: str, changes: dict[str, Any], form: FormatName, build: Callable[[], nn.Module], folder: Path
+) -> tuple[Tensor, Tensor]:
+    gelu = {} if name.startswith("R50x") else {"gelu": "erf"}
+    model: Model[Any] = build_model(name, **gelu, **changes).eval()
+    fill(model)
+    path = folder / "ours.npz"
+    save_model(model, path, form)
+    peer: Any = build().eval()
+    peer.load_pretrained(str(path))
+    images = torch.randn(2, 3, *model.config.image_size)
+    return model(images), peer(images)
+
+
+@torch.no_grad()
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, build in TO_US:
+            rows.append(format_row(f"{name} -> vitrine", *read_theirs(build, Path(folder))))
+        for name, model, changes, form, build in FROM_US:
+            logits = write_ours(model, changes, form, build, Path(folder))
+            rows.append(format_row(f"vitrine -> {name} -> timm", *logits))
+    print_table(("weights", "largest difference", "largest logit", "ratio"), rows)
+
+
+def format_row(name: str, ours: Tensor, theirs: Tensor) -> list[str]:
+    difference, largest = float((ours - theirs).abs().max()), float(theirs.abs().max())
+    return [name, f"{difference:.2g}", f"{largest:.3g}", f"{difference / largest:.1e}"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A checkpoint: a model with all that is needed to use it, and its description in JSON.
+
+The description lies in our folder's config.json, in the metadata of safetensors, or in a side file; the same in each.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.models.config import ModelConfig
+from vitrine.models.description import describe_config, parse_config
+from vitrine.models.model import Model
+
+FORMAT = 1  # Raise it when a reader of the old layout would misread the new one.
+METADATA_KEY = "vitrine"
+WRITER_KEY, WRITER = "written_by", "vitrine"  # a second sign, so that a lost description is not taken for a stranger's file
+SIDE_FILE_ENDING = ".vitrine.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    model: Model[Any]
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Where it came from: source, format and what its numbers were stored as."""
+
+    def __post_init__(self) -> None:
+        config = self.model.config
+        require_class_names(self.class_names, config)
+        if self.preprocessing.crop != config.image_size or self.preprocessing.num_channels != config.num_channels:
+            height, width = self.preprocessing.crop
+            raise ValueError(
+                f"The preprocessing makes images of {self.preprocessing.num_channels} x {height} x {width}, and the model "
+                f"takes {config.num_channels} x {config.image_size[0]} x {config.image_size[1]}: "
+                "use preprocessing.resized(model.config.image_size)."
+            )
+
+
+@dataclass(frozen=True)
+class Description:
+    """All of a checkpoint but its weights."""
+
+    config: ModelConfig
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None
+    provenance: dict[str, Any]
+    checksum: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "model": describe_config(self.config),
+            "preprocessing": self.preprocessing.to_json(),
+            "class_names": self.class_names,
+            "provenance": self.provenance,
+            "checksum": self.checksum,
+        }
+
+
+def is_description(content: Mapping[str, Any]) -> bool:
+    return "format" in content and "model" in content
+
+
+def parse_description(content: Mapping[str, Any], name: str) -> Description:
+    if content.get("format") != FORMAT:
+        raise ValueError(
+            f"{name} is of format {content.get('format')!r}; this version reads format {FORMAT}: install a newer one."
+        )
+    try:
+        config = parse_config(content.get("model"))
+        preprocessing = Preprocessing.from_json(content.get("preprocessing"))
+        names = parse_class_names(content.get("class_names"))
+        require_class_names(names, config)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    provenance, checksum = content.get("provenance"), content.get("checksum")
+    if not isinstance(provenance, dict) or not isinstance(checksum, str | None):
+        raise ValueError(f"{name} must have provenance, an object, and checksum, a text.")
+    return Description(config, preprocessing, names, provenance, checksum)
+
+
+def parse_class_names(content: object) -> tuple[str, ...] | None:
+    if content is None:
+        return None
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+        raise ValueError("class_names must be a list of texts, or null.")
+    return tuple(content)
+
+
+def require_class_names(names: tuple[str, ...] | None, config: ModelConfig) -> None:
+    if names is not None and len(names) != config.num_classes:
+        raise ValueError(f"{len(names)} class names do not fit a model of {config.num_classes} classes: give one for each.")
+
+
+class Checksum:
+    """SHA-256 over name, kind, shape and numbers of every tensor, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self.digests: list[str] = []
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+        numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        self.digests.append(hashlib.sha256(head).hexdigest() + hashlib.sha256(numbers.data).hexdigest())
+
+    def value(self) -> str:
+        return "sha256:" + hashlib.sha256("\n".join(sorted(self.digests)).encode()).hexdigest()
+
+
+def compute_checksum(tensors: Mapping[str, Tensor]) -> str:
+    checksum = Checksum()
+    for name, tensor in tensors.items():
+        checksum.add(name, tensor)
+    return checksum.value()

@@ -1,0 +1,207 @@
+"""What every foreign format answers: is it mine, which model is it, how do its tensors lie, can it hold this model."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.formats.config import Facts, FormatName
+from vitrine.formats.layout import Layout
+from vitrine.formats.tensors import StoredTensor, Tensors
+from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig
+from vitrine.models.model import Model
+from vitrine.models.registry import VARIANTS
+
+T = TypeVar("T")
+Container = Literal["npz", "torch", "folder"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A foreign checkpoint before it is a model: its tensors under the format's present names, and what lies beside them."""
+
+    source: str
+    tensors: Tensors
+    facts: Facts = field(default_factory=Facts)
+    config: dict[str, Any] | None = None
+    """A foreign config.json."""
+    processor: dict[str, Any] | None = None
+    """A preprocessor_config.json."""
+    assumed: list[str] = field(default_factory=list)
+    """What nobody said and was taken as usual, each with the option that overrides it."""
+
+    def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
+        if name not in self.tensors:
+            raise ValueError(f"{self.source} lacks the tensor {name}, from which the model's size is read.")
+        shape = self.tensors[name].shape
+        if len(shape) != num_axes or math.prod(shape) == 0:
+            raise ValueError(f"{self.source}: {name} has the shape {shape}; needed are {num_axes} axes.")
+        return shape
+
+    def settle(self, given: T | None, known: T | None, usual: T, text: str, option: str) -> T:
+        """The user's word, else what the checkpoint says, else what is usual, which is noted."""
+        if given is not None:
+            return given
+        if known is not None:
+            return known
+        self.assumed.append(f"{text} ({option})")
+        return usual
+
+    def count(self, pattern: str) -> int:
+        """One more than the largest number in the group of a pattern; 0 if no name matches."""
+        matches = (re.match(pattern, name) for name in self.tensors)
+        count = max((int(match[1]) + 1 for match in matches if match), default=0)
+        if count > len(self.tensors) + 1:
+            raise ValueError(f"{self.source} counts {count:,} blocks in its names and has {len(self.tensors)} tensors.")
+        return count
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a foreign checkpoint turned out to be."""
+
+    config: ModelConfig
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None = None
+
+
+class Format:
+    """One foreign format. The base class is what most of them share."""
+
+    name: FormatName
+    container: Container
+    gelu: Literal["tanh", "erf"]
+    """What its programs compute with when a file says nothing; the same for epsilon."""
+    norm_eps: float
+
+    def recognises(self, names: Iterable[str]) -> bool:
+        raise NotImplementedError
+
+    def tidy(self, tensors: Tensors) -> Tensors:
+        """Older ways to name and stack the same tensors, brought to the present one."""
+        return tensors
+
+    def describe(self, given: Given) -> Described:
+        """The model that these tensors belong to."""
+        raise NotImplementedError
+
+    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """The same network in the form which this format can hold; a ValueError if there is none."""
+        raise NotImplementedError
+
+    def layout(self, config: ModelConfig) -> Layout:
+        raise NotImplementedError
+
+    def refuse(self, what: str) -> ValueError:
+        return ValueError(
+            f"The format {self.name} cannot hold {what}: take --format vitrine, which holds every model, or another that can."
+        )
+
+
+def settle_vit(given: Given, form: Format, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None) -> ViTConfig:
+    """The parts of a ViT's configuration that no tensor shows."""
+    facts = given.facts
+    changes: dict[str, Any] = {}
+    if config.mlp == "gelu":
+        changes["gelu"] = given.settle(facts.gelu, gelu, form.gelu, f"{form.gelu} GELU", "--gelu")
+    changes["norm_eps"] = given.settle(
+        facts.norm_eps, norm_eps, form.norm_eps, f"LayerNorm epsilon {form.norm_eps:g}", "--norm-eps"
+    )
+    return replace(config, **changes)
+
+
+def settle_num_heads(
+    given: Given, width: int, depth: int, mlp_dim: int, known: int | None = None, *, is_sure: bool = False
+) -> int:
+    """Packed projections do not show the heads: the variant of that size has them, and else they are 64 wide."""
+    if given.facts.num_heads is not None or known is not None:
+        return given.facts.num_heads or known or 1
+    sizes = {"width": width, "depth": depth, "mlp_dim": mlp_dim}
+    # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it.
+    named = [v["num_heads"] for n, v in VARIANTS.items() if n != "b" and sizes.items() <= v.items()]
+    usual = named[0] if named else (width // 64 if width % 64 == 0 else None)
+    if usual is None:
+        raise ValueError(f"{given.source} does not tell how many heads share its width of {width}: pass it as --num-heads.")
+    return usual if is_sure else given.settle(None, None, usual, f"{usual} heads", "--num-heads")
+
+
+def settle_grid(
+    given: Given, num_positions: int, rows: tuple[int, ...], known: tuple[int, int] | None = None
+) -> tuple[tuple[int, int], int]:
+    """The grid behind a table of positions, and how many rows of it belong to readout tokens.
+
+    `rows` are the possible numbers of those, the likeliest first. A grid is only guessed where nobody knows it, and only as
+    a square.
+    """
+    known = given.facts.grid or known
+    for num_rows in rows:
+        num_patches = num_positions - num_rows
+        if known is not None and known[0] * known[1] == num_patches:
+            return known, num_rows
+        side = math.isqrt(max(0, num_patches))
+        if known is None and num_patches > 0 and side * side == num_patches:
+            return (side, side), num_rows
+    if known is not None:
+        raise ValueError(
+            f"{given.source} has {num_positions} positions, which do not fill a grid of {known[0]} x {known[1]} patches "
+            f"with {' or '.join(map(str, rows))} more: pass the right grid as --grid ROWSxCOLUMNS."
+        )
+    raise ValueError(
+        f"{given.source} has {num_positions} positions, which are no square grid with {' or '.join(map(str, rows))} more: "
+        "pass the grid that they belong to as --grid ROWSxCOLUMNS."
+    )
+
+
+def settle_unseen_grid(given: Given, stride: int, known: tuple[int, int] | None = None) -> tuple[int, int]:
+    """The grid of a model that stores no positions: 224 pixels unless someone knows better."""
+    side = max(1, 224 // stride)
+    return given.settle(given.facts.grid, known, (side, side), f"images of {side} x {side} patches", "--grid")
+
+
+def settle_preprocessing(given: Given, usual: Preprocessing) -> Preprocessing:
+    """What is usual, noted; the user's word replaces it later (load.py)."""
+    if given.facts.preprocess is None:
+        height, width = usual.crop
+        size = f"{height} x {width} pixels"
+        way = (
+            f"short side {usual.resize} and a centre crop of {size}" if isinstance(usual.resize, int) else f"straight to {size}"
+        )
+        values = "values in [-1, 1]" if {*usual.mean, *usual.std} == {0.5} else "ImageNet's mean and std"
+        given.assumed.append(f"{way}, {usual.interpolation}, {values} (--preprocess)")
+    return usual
+
+
+def require_transformer(form: Format, config: ModelConfig, *, hybrid: bool = False) -> ViTConfig:
+    """A ViT of the usual kind, with positions that a table at the stem can hold."""
+    if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
+        raise form.refuse(f"models of the kind {type(config).__name__.removesuffix('Config')}")
+    assert isinstance(config, ViTConfig)
+    if config.position == "relative" or config.position_insertion != "stem":
+        raise form.refuse(f"positions of the kind {config.position}, inserted {config.position_insertion}")
+    return config
+
+
+def refuse_options(form: Format, config: ViTConfig, *names: str) -> None:
+    """Options that a format has no place for."""
+    usual = {"mlp": "gelu", "layer_scale": None, "num_registers": 0}
+    for name in names:
+        value = getattr(config, name)
+        if value != usual.get(name, False):
+            raise form.refuse(f"a model with {name}={value!r}")
+
+
+def rename(tensors: Tensors, patterns: Iterable[tuple[str, str]]) -> dict[str, StoredTensor]:
+    """Every pattern applied to every name, in order."""
+    renamed: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        new = name
+        for pattern, replacement in patterns:
+            new = re.sub(pattern, replacement, new)
+        if new in renamed:
+            raise ValueError(f"{name} and another tensor both stand for {new}: the file mixes two ways of naming.")
+        renamed[new] = stored
+    return renamed

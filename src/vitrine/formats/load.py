@@ -1,0 +1,271 @@
+"""From a checkpoint in anyone's format to a model, whole or not at all."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import vitrine
+from vitrine.core.notices import notice
+from vitrine.data.preprocessing import (
+    Preprocessing,
+    build_imagenet_preprocessing,
+    build_inception_preprocessing,
+)
+from vitrine.formats.checkpoint import (
+    METADATA_KEY,
+    SIDE_FILE_ENDING,
+    WRITER,
+    WRITER_KEY,
+    Checkpoint,
+    Checksum,
+    Description,
+    is_description,
+    parse_description,
+)
+from vitrine.formats.config import Facts
+from vitrine.formats.format import Described, Format, Given
+from vitrine.formats.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub_reference
+from vitrine.formats.huggingface import parse_processor
+from vitrine.formats.known import recognise, strip_prefixes
+from vitrine.formats.layout import require_fit
+from vitrine.formats.tensors import TensorFile, Tensors, list_names, open_tensors, parse_json, read_json, summarise
+from vitrine.models.config import HybridConfig, ModelConfig, ResizeMethod, ResNetConfig, ViTConfig, as_image_size
+from vitrine.models.model import Model
+from vitrine.models.registry import build_empty
+
+# What a folder may keep its weights as, in the order of preference.
+WEIGHT_FILES = (SINGLE, INDEX, PICKLED)
+WEIGHT_ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+
+
+def load_model(
+    source: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    facts: Facts | None = None,
+    resize_method: ResizeMethod = "paper",
+) -> Model[Any]:
+    """The model of `load_checkpoint`, in evaluation mode. Take that one where preprocessing and class names matter too."""
+    return load_checkpoint(source, num_classes, image_size, facts=facts, resize_method=resize_method).model
+
+
+def load_checkpoint(
+    source: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    facts: Facts | None = None,
+    resize_method: ResizeMethod = "paper",
+) -> Checkpoint:
+    """A checkpoint from a folder, a file or `hf://org/name[@revision]`, in float32 and on the processor.
+
+    Every tensor must fit or nothing is loaded. `num_classes` other than the checkpoint's puts a new head of zeros in place of
+    its own, and says so; `image_size` resizes the positions. `facts` are the caller's word on what weights do not tell; what
+    then nobody says is taken as usual for the format, with one `Notice` that names it.
+    """
+    facts = facts or Facts()
+    path = locate(source)
+    with naming(str(source)), open_tensors(path) as file:
+        checkpoint = read_checkpoint(file, str(source), facts)
+    if num_classes is not None and num_classes != checkpoint.model.config.num_classes:
+        checkpoint = with_new_head(checkpoint, num_classes, str(source))
+    if image_size is not None:
+        size = as_image_size(image_size)
+        checkpoint.model.resize(size, resize_method)
+        checkpoint = replace(checkpoint, preprocessing=checkpoint.preprocessing.resized(size))
+    return checkpoint
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Errors of whatever depth begin with the source, where they do not name it."""
+    try:
+        yield
+    except ValueError as error:
+        if source in str(error):
+            raise
+        raise ValueError(f"{source}: {error}") from None
+
+
+def locate(source: str | Path) -> Path:
+    """The file of weights, or the index of several."""
+    if is_hub_reference(str(source)):
+        return find_weights(fetch_repository(str(source)))
+    path = Path(source)
+    if path.is_dir():
+        return find_weights(path)
+    if not path.is_file():
+        beside = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"No checkpoint at {path}; in that place: {list_names(beside) or 'nothing'}. "
+            "Give a folder, a file, or hf://org/name for one on the hub."
+        )
+    return path
+
+
+def find_weights(folder: Path) -> Path:
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(WEIGHT_ENDINGS) and path.is_file())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{folder} holds several files of weights, {list_names([p.name for p in found])}: give one of them.")
+    beside = sorted(path.name for path in folder.iterdir())
+    raise FileNotFoundError(
+        f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); it holds: {list_names(beside) or 'nothing'}."
+    )
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What lies beside the weights, as far as there is any."""
+
+    own: Description | None
+    config: dict[str, Any] | None
+    processor: dict[str, Any] | None
+
+
+def read_surroundings(file: TensorFile) -> Surroundings:
+    config = read_beside(file.path, "config.json")
+    own: Description | None = None
+    side = file.path.with_name(file.path.name + SIDE_FILE_ENDING)
+    if side.is_file():
+        own = parse_description(read_json(side), str(side))
+    elif METADATA_KEY in file.metadata:
+        name = f"{file.path}, metadata"
+        own = parse_description(parse_json(file.metadata[METADATA_KEY], name), name)
+    elif file.metadata.get(WRITER_KEY) == WRITER:
+        raise ValueError(f"{file.path} has lost its description from its metadata: it was damaged; fetch or copy it again.")
+    elif config is not None and is_description(config):
+        own = parse_description(config, str(file.path.with_name("config.json")))
+    return Surroundings(own, config, read_beside(file.path, "preprocessor_config.json"))
+
+
+def read_beside(path: Path, name: str) -> dict[str, Any] | None:
+    """A JSON file in the folder of the weights, if these are the folder's weights."""
+    belongs = path.name in WEIGHT_FILES
+    return read_json(path.with_name(name)) if belongs and path.with_name(name).is_file() else None
+
+
+def read_checkpoint(file: TensorFile, source: str, facts: Facts) -> Checkpoint:
+    surroundings = read_surroundings(file)
+    tensors = strip_prefixes(file.tensors)
+    form = recognise(tensors, source)
+    tensors = form.tidy(tensors)
+    described = describe(form, tensors, source, facts, surroundings)
+    checksum = surroundings.own.checksum if surroundings.own is not None else None
+    model = fill(form, described.config, tensors, source, checksum)
+    provenance = (
+        surroundings.own.provenance
+        if surroundings.own is not None
+        else {
+            "source": source,
+            "format": form.name,
+            "dtypes": sorted({stored.dtype.removeprefix("torch.") for stored in tensors.values()}),
+            "read_by": f"vitrine {vitrine.__version__}",
+        }
+    )
+    return Checkpoint(model, described.preprocessing, described.class_names, provenance)
+
+
+def describe(form: Format, tensors: Tensors, source: str, facts: Facts, surroundings: Surroundings) -> Described:
+    """Our own description where there is one, else what the format makes of the tensors; the user's word above both."""
+    own = surroundings.own
+    if own is not None:
+        described = Described(apply_facts(own.config, facts), own.preprocessing, own.class_names)
+    else:
+        given = Given(source, tensors, facts, surroundings.config, surroundings.processor)
+        described = form.describe(given)
+        if given.assumed:
+            notice(f"{source} does not say, and was taken as usual for {form.name}: {'; '.join(given.assumed)}.")
+        refuse_vain_facts(described.config, facts)
+    return replace(described, preprocessing=choose_preprocessing(facts.preprocess, described))
+
+
+def apply_facts(config: ModelConfig, facts: Facts) -> ModelConfig:
+    refuse_vain_facts(config, facts)
+    if facts.grid is not None and facts.grid != config.grid:
+        raise ValueError(
+            f"grid={facts.grid} contradicts the checkpoint, which knows its grid to be {config.grid}: leave it out."
+        )
+    said = {name: getattr(facts, name) for name in ("gelu", "norm_eps", "num_heads")}
+    return replace(config, **{name: value for name, value in said.items() if value is not None})
+
+
+def refuse_vain_facts(config: ModelConfig, facts: Facts) -> None:
+    """A word that changes nothing was meant for another model."""
+    if isinstance(config, ViTConfig):
+        return
+    vain = [field.name for field in fields(facts) if field.name != "preprocess" and getattr(facts, field.name) is not None]
+    if vain:
+        raise ValueError(f"{', '.join(vain)} is said of a ResNet, which has no such thing: leave it out.")
+
+
+def choose_preprocessing(wish: Preprocessing | str | Path | None, described: Described) -> Preprocessing:
+    config = described.config
+    if wish is None:
+        return described.preprocessing
+    if isinstance(wish, Preprocessing):
+        return wish
+    if wish == "imagenet":
+        return build_imagenet_preprocessing(config.image_size, config.num_channels)
+    if wish == "inception":
+        return build_inception_preprocessing(config.image_size, config.num_channels)
+    path = Path(wish)
+    if not path.is_file():
+        raise FileNotFoundError(f"--preprocess {wish} is neither imagenet, inception nor a file of JSON.")
+    content = read_json(path)
+    if "image_processor_type" in content or "do_resize" in content:
+        return parse_processor(content, config)
+    return Preprocessing.from_json(content.get("preprocessing", content))
+
+
+def fill(form: Format, config: ModelConfig, tensors: Tensors, source: str, checksum: str | None) -> Model[Any]:
+    """The model with the file's numbers. Each tensor is read once and alone, so little more than the model is in memory."""
+    require_depth(config, tensors, source)
+    try:
+        model = build_empty(config)
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch's words on sizes beyond 64 bits
+        raise ValueError(f"{source} describes a model that cannot be: {summarise(error)}.") from None
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    layout = form.layout(config)
+    require_fit(layout, tensors, shapes, source)
+    seen = Checksum()
+    state: dict[str, Tensor] = {}
+    for entry in layout:
+        parts = {name: tensors[name].read() for name in entry.theirs}
+        if checksum is not None:
+            for name, part in parts.items():
+                seen.add(name, part)
+        state[entry.ours] = entry.read([part.float() for part in parts.values()], shapes[entry.ours])
+    if checksum is not None and seen.value() != checksum:
+        raise ValueError(
+            f"The weights of {source} are not the ones that its description was written for (checksum): "
+            "they were damaged or exchanged; fetch or copy them again, or remove the description."
+        )
+    model.load_state_dict(state, assign=True)
+    return model.eval()
+
+
+def require_depth(config: ModelConfig, tensors: Mapping[str, Any], source: str) -> None:
+    """A description may claim any number of blocks; there are no more than tensors."""
+    stages = (
+        config.stem_stages if isinstance(config, HybridConfig) else config.stages if isinstance(config, ResNetConfig) else ()
+    )
+    depth = max(sum(stages), config.depth if isinstance(config, ViTConfig) else 0)
+    if max(depth, len(stages)) > len(tensors):
+        raise ValueError(f"{source} describes {depth:,} blocks and has {len(tensors)} tensors, so nothing was loaded.")
+
+
+def with_new_head(checkpoint: Checkpoint, num_classes: int, source: str) -> Checkpoint:
+    old = checkpoint.model.config.num_classes
+    checkpoint.model.reset_head(num_classes)
+    notice(f"{source} has {old} classes and {num_classes} were asked for: its head was replaced by a new one of zeros.")
+    return replace(checkpoint, class_names=None)

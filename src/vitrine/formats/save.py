@@ -1,0 +1,138 @@
+"""From a checkpoint to a file or folder in anyone's format."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitrine
+from vitrine.core.files import whole_file, whole_folder, write_json
+from vitrine.core.notices import notice
+from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
+from vitrine.formats.checkpoint import (
+    METADATA_KEY,
+    SIDE_FILE_ENDING,
+    WRITER,
+    WRITER_KEY,
+    Checkpoint,
+    Description,
+    compute_checksum,
+)
+from vitrine.formats.config import FORMAT_NAMES, FormatName
+from vitrine.formats.format import Format
+from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
+from vitrine.formats.known import FORMATS
+from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.model import Model
+
+Written = Mapping[str, Tensor]
+
+
+def save_model(
+    model: Model[Any],
+    path: str | Path,
+    format: FormatName = "vitrine",
+    *,
+    preprocessing: Preprocessing | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> None:
+    """Write a model in one of the formats; without `preprocessing` the paper's is recorded, and that is said."""
+    if preprocessing is None:
+        preprocessing = build_inception_preprocessing(model.config.image_size, model.config.num_channels)
+        notice(
+            f"{path} records the paper's preprocessing (straight to the model's size, values in [-1, 1]), since no other was "
+            "given: pass preprocessing=, or save the Checkpoint of load_checkpoint by save_checkpoint."
+        )
+    save_checkpoint(Checkpoint(model, preprocessing, class_names), path, format)
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str | Path, format: FormatName = "vitrine") -> None:
+    """Write a checkpoint in one of the formats, whole or not at all: a folder for vitrine and hf, a file for the others.
+
+    timm's and torchvision's are safetensors unless the path ends in .pth or .pt. What a format has no place for lies in
+    safetensors metadata or in `<file>.vitrine.json`, so that what is read back computes the same.
+    """
+    if format not in FORMAT_NAMES:
+        raise ValueError(f"Unknown format {format!r}; there are {', '.join(FORMAT_NAMES)}.")
+    form, path = FORMATS[format], Path(path)
+    require_path(form, path)
+    config, state = form.adapt(checkpoint.model)
+    tensors = {name: part for entry in form.layout(config) for name, part in entry.write(state[entry.ours])}
+    if path.suffix == ".npz":
+        tensors = {name: as_numpy_kind(tensor) for name, tensor in tensors.items()}
+    provenance = {**checkpoint.provenance, "written_by": f"vitrine {vitrine.__version__}"}
+    description = Description(config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors))
+    if form.container == "folder":
+        write_folder(form, path, tensors, description)
+    else:
+        write_file(path, tensors, description)
+    warn_of_other_readers(form, config, path)
+
+
+def require_path(form: Format, path: Path) -> None:
+    endings = {"npz": (".npz",), "torch": (".safetensors", ".pth", ".pt"), "folder": ()}[form.container]
+    if endings and path.suffix not in endings:
+        raise ValueError(f"The format {form.name} is written to a file ending in {' or '.join(endings)}, not to {path}.")
+    if not endings and path.suffix in (".npz", ".safetensors", ".pth", ".pt"):
+        raise ValueError(f"The format {form.name} is written as a folder, not to a file such as {path}: leave the ending out.")
+
+
+def as_numpy_kind(tensor: Tensor) -> Tensor:
+    """NumPy has no bfloat16; float32 holds it exactly."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def write_folder(form: Format, path: Path, tensors: Written, description: Description) -> None:
+    with whole_folder(path, marker="config.json") as folder:
+        if form.name == "vitrine":
+            save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+            write_json(folder / "config.json", description.to_json())
+            return
+        save_file(dict(tensors), folder / "model.safetensors", metadata=describe_in_metadata(description))
+        write_json(folder / "config.json", describe_for_transformers(description.config, description.class_names))
+        write_json(folder / "preprocessor_config.json", describe_processor(description.preprocessing, description.config))
+
+
+def write_file(path: Path, tensors: Written, description: Description) -> None:
+    side = path.with_name(path.name + SIDE_FILE_ENDING)
+    with whole_file(path) as partial:
+        if path.suffix == ".safetensors":
+            save_file(dict(tensors), partial, metadata=describe_in_metadata(description))
+            side.unlink(missing_ok=True)  # an older file's, which the reader would prefer
+            return
+        with partial.open("wb") as file:
+            if path.suffix == ".npz":
+                arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+                np.savez(file, allow_pickle=False, **arrays)
+            else:
+                torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
+        # A reader that comes between the two renames finds a checksum that does not fit, not a wrong model.
+        write_json(side, description.to_json())
+
+
+def describe_in_metadata(description: Description) -> dict[str, str]:
+    # transformers refuses safetensors whose metadata lack the framework's name.
+    return {"format": "pt", WRITER_KEY: WRITER, METADATA_KEY: json.dumps(description.to_json())}
+
+
+def warn_of_other_readers(form: Format, config: ModelConfig, path: Path) -> None:
+    """Our own reader finds GELU and epsilon beside the weights; other programs take their usual ones, if not told."""
+    told = form.name in ("vitrine", "hf")
+    others: list[str] = []
+    if isinstance(config, ViTConfig) and not told:
+        if config.mlp == "gelu" and config.gelu != form.gelu:
+            others.append(f"{config.gelu} GELU, where {form.gelu} is usual")
+        if config.norm_eps != form.norm_eps:
+            others.append(f"LayerNorm epsilon {config.norm_eps:g}, where {form.norm_eps:g} is usual")
+    if isinstance(config, ResNetConfig) and form.name != "vitrine":
+        usual = replace(config, norm_eps=None, standardise_eps=1e-10 if form.name == "bit" else 1e-8)
+        if config.epsilons != usual.epsilons:
+            others.append(f"epsilons {config.epsilons[0]:g} and {config.epsilons[1]:g}, where {usual.epsilons} are usual")
+    if others:
+        notice(f"{path} was written for a model with {' and '.join(others)} for {form.name}: set that in other programs.")

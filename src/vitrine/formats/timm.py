@@ -1,0 +1,264 @@
+"""timm's state dicts: ViT, DeiT (distilled too), DeiT-III, DINOv2 with registers and SwiGLU, hybrids, BiT.
+
+Also the names of the files that DeiT's and DINOv2's authors released, which timm took over with few changes.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing
+from vitrine.formats.bit import require_bit
+from vitrine.formats.folding import as_table, without_rows
+from vitrine.formats.format import (
+    Described,
+    Format,
+    Given,
+    refuse_options,
+    rename,
+    require_transformer,
+    settle_grid,
+    settle_num_heads,
+    settle_preprocessing,
+    settle_unseen_grid,
+    settle_vit,
+)
+from vitrine.formats.layout import Entry, Layout, pair
+from vitrine.formats.tensors import Tensors
+from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.model import Model
+
+PATCHES = "patch_embed.proj.weight"
+BACKBONE = "patch_embed.backbone"
+# timm and Hugging Face guard the deviation in BiT's convolutions by this instead of the released 1e-10.
+PORTED_STANDARDISE_EPS = 1e-8
+
+
+class Timm(Format):
+    name = "timm"
+    container = "torch"
+    gelu = "erf"
+    norm_eps = 1e-6
+
+    def recognises(self, names: Iterable[str]) -> bool:
+        names = set(names)
+        return PATCHES in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= names
+
+    def tidy(self, tensors: Tensors) -> Tensors:
+        # DINOv2's own names. Its mask token serves pre-training alone and is no part of the network.
+        kept = {name: stored for name, stored in tensors.items() if name != "mask_token"}
+        return rename(
+            kept, [(r"^register_tokens$", "reg_token"), (r"\.mlp\.w12\.", ".mlp.fc1."), (r"\.mlp\.w3\.", ".mlp.fc2.")]
+        )
+
+    def describe(self, given: Given) -> Described:
+        known = find_pretrained_cfg(given)
+        if PATCHES in given.tensors:
+            # With timm's own word that it is one of its ViTs, GELU and epsilon are those of all its ViTs.
+            settled = {} if known is None else {"gelu": self.gelu, "norm_eps": self.norm_eps}
+            config = settle_vit(given, self, infer_vit(given, known), **settled)
+        else:
+            config = infer_resnet(given, known)
+        if known is not None:
+            return Described(config, parse_preprocessing(known, config))
+        usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
+        return Described(config, settle_preprocessing(given, usual))
+
+    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        if isinstance(model.config, ResNetConfig):
+            if not model.config.stages:
+                raise self.refuse("a ResNet of nothing but its root")
+            return require_bit(self, model.config), dict(model.state_dict())
+        config = require_transformer(self, model.config, hybrid=True)
+        refuse_options(self, config, "hidden_head")
+        if config.pool == "map" and config.num_prefix_tokens > 0:
+            raise self.refuse("pool='map' beside prefix tokens, which timm's reads too")
+        if config.pool == "mean" and config.has_class_token and not config.norm_after_pool:
+            raise self.refuse("a class token with pool='mean' and a norm before the pool")
+        adapted = as_table(model)
+        # Without its own rows for registers, timm knows positions for all prefix tokens or for none.
+        return without_rows(*adapted) if config.num_registers > 0 else adapted
+
+    def layout(self, config: ModelConfig) -> Layout:
+        if isinstance(config, ResNetConfig):
+            return list(resnet_entries(config, "", ""))
+        assert isinstance(config, ViTConfig)
+        return list(vit_entries(config))
+
+
+TIMM = Timm()
+
+
+def infer_vit(given: Given, known: dict[str, Any] | None) -> ViTConfig:
+    width, channels, p, _ = given.shape(PATCHES, 4)
+    depth = given.count(r"blocks\.(\d+)\.")
+    num_hidden, _ = given.shape("blocks.0.mlp.fc1.weight", 2)
+    _, mlp_dim = given.shape("blocks.0.mlp.fc2.weight", 2)
+    has = given.tensors.__contains__
+    num_readout = int(has("cls_token")) + int(has("dist_token"))
+    pool = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
+    if pool == "map" and (num_readout > 0 or has("reg_token")):
+        raise ValueError(f"{given.source} pools by attention over prefix tokens too, which no model of ours does.")
+    shared: dict[str, Any] = {
+        "width": width,
+        "depth": depth,
+        "num_heads": settle_num_heads(given, width, depth, mlp_dim, is_sure=known is not None),
+        "mlp_dim": mlp_dim,
+        "patch_size": p,
+        "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",
+        "num_classes": given.shape("head.weight", 2)[0] if has("head.weight") else 0,
+        "hidden_head": has("pre_logits.fc.weight"),
+        "pool": pool,
+        "norm_after_pool": has("fc_norm.weight"),
+        "class_token": True if has("cls_token") and pool != "class" else None,
+        "distillation_token": has("dist_token"),
+        "num_registers": given.shape("reg_token", 3)[1] if has("reg_token") else 0,
+        "layer_scale": 1e-5 if has("blocks.0.ls1.gamma") else None,
+    }
+    stem = infer_stem(given) if any(name.startswith(f"{BACKBONE}.") for name in given.tensors) else None
+    stride = p if stem is None else p * 2 ** (2 + max(0, len(stem["stem_stages"]) - 1))
+    image_size = find_image_size(known)
+    grid = None if image_size is None else (image_size[0] // stride, image_size[1] // stride)
+    if has("pos_embed"):
+        rows = (num_readout, 0) if num_readout > 0 else (0,)
+        grid, num_rows = settle_grid(given, given.shape("pos_embed", 3)[1], rows, grid)
+        shared["class_position"] = None if num_rows == num_readout else False
+    else:
+        shared["position"] = "none"
+        grid = settle_unseen_grid(given, stride, grid)
+    size = image_size or (grid[0] * stride, grid[1] * stride)
+    if stem is None:
+        return ViTConfig(**shared, num_channels=channels, image_size=size)
+    return HybridConfig(**shared, **stem, image_size=size)
+
+
+def infer_stem(given: Given) -> dict[str, Any]:
+    """The epsilons stay those of the released code, with which the known hybrids were trained; timm's are a little larger."""
+    root = f"{BACKBONE}.stem" if f"{BACKBONE}.stem.conv.weight" in given.tensors else BACKBONE
+    root_dim, channels, *_ = given.shape(f"{root}.conv.weight", 4)
+    return {"stem_stages": infer_stages(given, f"{BACKBONE}."), "stem_width_factor": root_dim / 64, "num_channels": channels}
+
+
+def infer_resnet(given: Given, known: dict[str, Any] | None) -> ResNetConfig:
+    root_dim, channels, *_ = given.shape("stem.conv.weight", 4)
+    return ResNetConfig(
+        stages=infer_stages(given, ""),
+        width_factor=root_dim / 64,
+        num_channels=channels,
+        num_classes=given.shape("head.fc.weight", 4)[0] if "head.fc.weight" in given.tensors else 0,
+        standardise_eps=PORTED_STANDARDISE_EPS,
+        image_size=find_image_size(known) or (224, 224),
+    )
+
+
+def infer_stages(given: Given, prefix: str) -> tuple[int, ...]:
+    prefix = prefix.replace(".", r"\.")
+    num_stages = given.count(rf"{prefix}stages\.(\d+)\.")
+    return tuple(given.count(rf"{prefix}stages\.{stage}\.blocks\.(\d+)\.") for stage in range(num_stages))
+
+
+def find_pretrained_cfg(given: Given) -> dict[str, Any] | None:
+    """What timm writes beside its weights on the hub."""
+    found = (given.config or {}).get("pretrained_cfg")
+    return found if isinstance(found, dict) else None
+
+
+def find_image_size(known: dict[str, Any] | None) -> tuple[int, int] | None:
+    match (known or {}).get("input_size"):
+        case [int(), int() as height, int() as width] if min(height, width) > 0:
+            return height, width
+    return None
+
+
+def parse_preprocessing(known: dict[str, Any], config: ModelConfig) -> Preprocessing:
+    """timm resizes the short side to the input's over `crop_pct`, rounded down; "squash" forgets the aspect."""
+    usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
+    crop_pct = known.get("crop_pct", 0.875)
+    if not isinstance(crop_pct, int | float) or not 0.01 <= crop_pct <= 2:
+        raise ValueError(f"config.json says crop_pct={crop_pct!r}; needed is a share of the image, as 0.875.")
+    height, width = (math.floor(side / crop_pct) for side in config.image_size)
+    return Preprocessing.from_json(
+        {
+            "resize": [height, width] if known.get("crop_mode") == "squash" else min(height, width),
+            "crop": list(config.image_size),
+            "interpolation": known.get("interpolation", usual.interpolation),
+            "mean": known.get("mean", usual.mean),
+            "std": known.get("std", usual.std),
+        }
+    )
+
+
+def vit_entries(config: ViTConfig) -> Iterator[Entry]:
+    d, p = config.width, config.patch_size
+    if isinstance(config, HybridConfig):
+        yield from resnet_entries(config.stem, "stem.", f"{BACKBONE}.")
+    yield Entry("patches.projection.weight", (PATCHES,), shape=(d, config.patch_channels, p, p))
+    yield Entry("patches.projection.bias", ("patch_embed.proj.bias",))
+    if config.has_class_token:
+        yield Entry("class_token", ("cls_token",), shape=(1, 1, d))
+    if config.distillation_token:
+        yield Entry("distillation_token", ("dist_token",), shape=(1, 1, d))
+    if config.num_registers > 0:
+        yield Entry("registers", ("reg_token",), shape=(1, config.num_registers, d))
+    if config.position == "learned-1d":
+        yield Entry("positions.0.table", ("pos_embed",), shape=(1, config.num_position_rows + config.num_patches, d))
+    for index in range(config.depth):
+        yield from block_entries(f"blocks.{index}", config)
+    yield from pair("norm", "fc_norm" if config.norm_after_pool else "norm")
+    if config.pool == "map":
+        yield from attention_pool_entries(config)
+    if config.hidden_head:
+        yield from pair("hidden_head.dense", "pre_logits.fc")
+    if config.num_classes > 0:
+        yield from pair("head", "head")
+        if config.distillation_token:
+            yield from pair("head_distillation", "head_dist")
+
+
+def block_entries(block: str, config: ViTConfig) -> Iterator[Entry]:
+    yield from pair(f"{block}.norm_attention", f"{block}.norm1")
+    yield from pair(f"{block}.attention.qkv", f"{block}.attn.qkv")
+    yield from pair(f"{block}.attention.out", f"{block}.attn.proj")
+    yield from pair(f"{block}.norm_mlp", f"{block}.norm2")
+    yield from pair(f"{block}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{block}.mlp.hidden", f"{block}.mlp.fc1")
+    yield from pair(f"{block}.mlp.out", f"{block}.mlp.fc2")
+    if config.layer_scale is not None:
+        yield Entry(f"{block}.branch_attention.scale", (f"{block}.ls1.gamma",))
+        yield Entry(f"{block}.branch_mlp.scale", (f"{block}.ls2.gamma",))
+
+
+def attention_pool_entries(config: ViTConfig) -> Iterator[Entry]:
+    ours, theirs = "attention_pool", "attn_pool"
+    yield Entry(f"{ours}.attention.probe", (f"{theirs}.latent",), shape=(1, 1, config.width))
+    yield from pair(f"{ours}.attention.query", f"{theirs}.q")
+    yield from pair(f"{ours}.attention.key_value", f"{theirs}.kv")
+    yield from pair(f"{ours}.attention.out", f"{theirs}.proj")
+    yield from pair(f"{ours}.norm", f"{theirs}.norm")
+    yield from pair(f"{ours}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{ours}.mlp.hidden", f"{theirs}.mlp.fc1")
+    yield from pair(f"{ours}.mlp.out", f"{theirs}.mlp.fc2")
+
+
+def resnet_entries(config: ResNetConfig, ours: str, theirs: str) -> Iterator[Entry]:
+    """BiT by itself, or the post-activation stem of a hybrid, which has norms in two more places."""
+    is_stem = config.style == "post-activation"
+    root = f"{theirs}stem." if config.stages else theirs  # a root alone is not wrapped in a ResNet there
+    yield Entry(f"{ours}root.conv.weight", (f"{root}conv.weight",))
+    if is_stem:
+        yield from pair(f"{ours}root.norm", f"{root}norm")
+    for stage in range(len(config.stages)):
+        for unit, (in_dim, mid_dim, stride) in enumerate(config.unit_shapes(stage)):
+            mine, other = f"{ours}blocks.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
+            for number in (1, 2, 3):
+                yield Entry(f"{mine}.conv{number}.weight", (f"{other}.conv{number}.weight",))
+                yield from pair(f"{mine}.norm{number}", f"{other}.norm{number}")
+            if in_dim != 4 * mid_dim or stride != 1:
+                yield Entry(f"{mine}.projection.weight", (f"{other}.downsample.conv.weight",))
+                if is_stem:
+                    yield from pair(f"{mine}.norm_projection", f"{other}.downsample.norm")
+    if not is_stem:
+        yield from pair(f"{ours}norm", f"{theirs}norm")
+    if config.num_classes > 0:
+        yield Entry(f"{ours}head.weight", (f"{theirs}head.fc.weight",), shape=(config.num_classes, config.feature_dim, 1, 1))
+        yield Entry(f"{ours}head.bias", (f"{theirs}head.fc.bias",))

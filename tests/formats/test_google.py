@@ -1,0 +1,201 @@
+"""The authors' npz files, held against a plain NumPy computation from the same arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.formats import cases
+from tests.formats.cases import forget, load_quietly, make_checkpoint, run, save_quietly
+from tests.formats.flax_reference import run_vit
+from vitrine.core.notices import Notice
+from vitrine.formats.config import Facts, FormatName
+from vitrine.formats.load import load_checkpoint, load_model
+from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig
+
+NAMES: dict[str, tuple[str, str, str, str]] = {
+    "google-2020": ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
+    "google-linen": ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
+    "big-vision": ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
+}
+
+
+def make_arrays(
+    form: str, *, d: int = 16, heads: int = 2, m: int = 24, depth: int = 2, grid: int = 3, p: int = 4
+) -> dict[str, Any]:
+    """A stranger's file: the names and shapes of the released layout, random numbers."""
+    k = d // heads
+    norm1, attention, norm2, mlp = NAMES[form]
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls": (1, 1, d),
+        "embedding/kernel": (p, p, 3, d),
+        "embedding/bias": (d,),
+        "Transformer/encoder_norm/scale": (d,),
+        "Transformer/encoder_norm/bias": (d,),
+        "head/kernel": (d, 5),
+        "head/bias": (5,),
+    }
+    if form == "big-vision":
+        shapes["pos_embedding"] = (1, grid * grid, d)
+    else:
+        shapes["Transformer/posembed_input/pos_embedding"] = (1, 1 + grid * grid, d)
+    for index in range(depth):
+        block = f"Transformer/encoderblock_{index}"
+        for norm in (norm1, norm2):
+            shapes |= {f"{block}/{norm}/scale": (d,), f"{block}/{norm}/bias": (d,)}
+        shapes |= attention_shapes(f"{block}/{attention}", d, heads, k) | mlp_shapes(f"{block}/{mlp}", d, m)
+    return draw(shapes)
+
+
+def attention_shapes(name: str, d: int, heads: int, k: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {f"{name}/out/kernel": (heads, k, d), f"{name}/out/bias": (d,)}
+    for part in ("query", "key", "value"):
+        shapes |= {f"{name}/{part}/kernel": (d, heads, k), f"{name}/{part}/bias": (heads, k)}
+    return shapes
+
+
+def mlp_shapes(name: str, d: int, m: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}/Dense_0/kernel": (d, m),
+        f"{name}/Dense_0/bias": (m,),
+        f"{name}/Dense_1/kernel": (m, d),
+        f"{name}/Dense_1/bias": (d,),
+    }
+
+
+def draw(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {name: (0.4 * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+
+
+def assert_equals_numpy(path: Path, arrays: dict[str, Any], form: str, model: Any) -> None:
+    images = np.random.default_rng(1).standard_normal((2, *model.config.image_size, 3))
+    wide = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
+    expected = run_vit(wide, images, NAMES[form], big_vision=form == "big-vision")
+    with torch.no_grad():
+        actual = model(torch.from_numpy(images).permute(0, 3, 1, 2).float())
+    # NumPy computes in double precision: float32 is what is absorbed.
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_a_strangers_file_computes_the_same(form: FormatName, tmp_path: Path) -> None:
+    arrays = make_arrays(form)
+    np.savez(tmp_path / "vit.npz", **arrays)
+    with pytest.warns(Notice, match=f"taken as usual for {form}: tanh GELU .--gelu.; LayerNorm epsilon 1e-06"):
+        model = load_model(tmp_path / "vit.npz")
+    assert model.config.num_heads == 2
+    assert model.config.image_size == (12, 12)
+    assert_equals_numpy(tmp_path / "vit.npz", arrays, form, model)
+
+
+@pytest.mark.parametrize("form", NAMES)
+@pytest.mark.parametrize("config", [cases.VIT, cases.OBLONG, ViTConfig(**cases.SMALL, num_classes=3, hidden_head=True)])
+def test_what_we_write_computes_the_same_in_numpy(form: FormatName, config: ViTConfig, tmp_path: Path) -> None:
+    config = ViTConfig(**{**vars(config), "gelu": "tanh"})
+    assert_written_equals_numpy(form, config, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["google-2020", "google-linen"])
+@pytest.mark.parametrize("config", [cases.HYBRID, cases.ROOT_HYBRID])
+def test_hybrids_compute_the_same_in_numpy(form: FormatName, config: HybridConfig, tmp_path: Path) -> None:
+    assert_written_equals_numpy(form, config, tmp_path)
+
+
+@pytest.mark.parametrize("pool", ["mean", "map"])
+def test_big_visions_other_pools_compute_the_same_in_numpy(pool: Any, tmp_path: Path) -> None:
+    assert_written_equals_numpy("big-vision", ViTConfig(**cases.SMALL, num_classes=4, pool=pool), tmp_path)
+
+
+def assert_written_equals_numpy(form: FormatName, config: ModelConfig, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(config)
+    path = tmp_path / "out.npz"
+    save_quietly(checkpoint, path, form)
+    assert_equals_numpy(path, dict(np.load(path)), form, checkpoint.model)
+
+
+def test_names_are_the_released_ones(tmp_path: Path) -> None:
+    for form in ("google-2020", "google-linen", "big-vision"):
+        save_quietly(make_checkpoint(cases.VIT), tmp_path / f"{form}.npz", form)
+        shapes = {name: array.shape for name, array in np.load(tmp_path / f"{form}.npz").items()}
+        expected = make_arrays(form, grid=6)
+        assert shapes == {name: array.shape for name, array in expected.items()}
+
+
+@pytest.mark.parametrize("prefix", ["params/", "opt/target/"])
+def test_prefixes_of_training_checkpoints(prefix: str, tmp_path: Path) -> None:
+    arrays = make_arrays("google-linen")
+    beside = {"opt/state/step": np.array(7), "opt/state/param_states/cls/grad_ema": arrays["cls"]}
+    np.savez(tmp_path / "vit.npz", **{f"{prefix}{name}": array for name, array in arrays.items()}, **beside)
+    assert_equals_numpy(tmp_path / "vit.npz", arrays, "google-linen", load_quietly(tmp_path / "vit.npz").model)
+
+
+def test_scanned_blocks(tmp_path: Path) -> None:
+    arrays = make_arrays("big-vision", depth=3)
+    scanned = {name: array for name, array in arrays.items() if "encoderblock_" not in name}
+    for name in [name for name in arrays if "encoderblock_0/" in name]:
+        stack = [arrays[name.replace("encoderblock_0", f"encoderblock_{index}")] for index in range(3)]
+        scanned[name.replace("encoderblock_0", "encoderblock")] = np.stack(stack)
+    np.savez(tmp_path / "vit.npz", **scanned)
+    model = load_quietly(tmp_path / "vit.npz").model
+    assert model.config.depth == 3
+    assert_equals_numpy(tmp_path / "vit.npz", arrays, "big-vision", model)
+
+
+def test_old_group_norms_with_leading_axes(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.HYBRID)
+    save_quietly(checkpoint, tmp_path / "a.npz", "google-2020")
+    old = {n: a.reshape(1, 1, 1, -1) if "gn" in n else a for n, a in np.load(tmp_path / "a.npz").items()}
+    np.savez(tmp_path / "b.npz", **old)
+    model = load_quietly(tmp_path / "b.npz", Facts(grid=cases.HYBRID.grid)).model
+    torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
+
+
+def test_big_vision_folds_the_class_row_into_the_token(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    save_quietly(checkpoint, tmp_path / "a.npz", "big-vision")
+    state = checkpoint.model.state_dict()
+    written = np.load(tmp_path / "a.npz")
+    np.testing.assert_array_equal(written["cls"][0, 0], (state["class_token"] + state["positions.0.table"][:1])[0])
+    np.testing.assert_array_equal(written["pos_embedding"][0], state["positions.0.table"][1:])
+
+
+def test_no_stored_positions_are_sines_and_cosines(tmp_path: Path) -> None:
+    config = ViTConfig(**{**cases.SMALL, "image_size": (12, 20)}, num_classes=2, pool="mean", position="sincos-2d")
+    checkpoint = make_checkpoint(config)
+    save_quietly(checkpoint, tmp_path / "a.npz", "big-vision")
+    forget(tmp_path / "a.npz")
+    with pytest.warns(Notice, match=r"images of 56 x 56 patches \(--grid\)"):
+        load_checkpoint(tmp_path / "a.npz")
+    model = load_quietly(tmp_path / "a.npz", Facts(grid=(3, 5))).model
+    torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
+
+
+def test_a_grid_that_is_no_square_must_be_told(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.OBLONG), tmp_path / "a.npz", "google-2020")
+    forget(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=r"22 positions, which are no square grid with 1 more: pass the grid .* --grid"):
+        load_quietly(tmp_path / "a.npz")
+    assert load_quietly(tmp_path / "a.npz", Facts(grid=(3, 7))).model.config.image_size == (12, 28)
+    with pytest.raises(ValueError, match="do not fill a grid of 4 x 7"):
+        load_quietly(tmp_path / "a.npz", Facts(grid=(4, 7)))
+
+
+@pytest.mark.parametrize(
+    ("form", "changes"),
+    [
+        ("google-2020", {"pool": "map"}),
+        ("google-2020", {"num_registers": 2}),
+        ("google-linen", {"mlp": "swiglu"}),
+        ("google-linen", {"position": "relative"}),
+        ("big-vision", {"layer_scale": 1e-5}),
+        ("big-vision", {"position_insertion": "every-layer"}),
+        ("big-vision", {"pool": "mean", "class_token": True}),
+    ],
+)
+def test_what_it_cannot_hold_is_refused(form: FormatName, changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"The format {form} cannot hold"):
+        save_quietly(make_checkpoint(ViTConfig(**cases.SMALL, **changes)), tmp_path / "a.npz", form)
+    assert list(tmp_path.iterdir()) == []

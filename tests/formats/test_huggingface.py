@@ -1,0 +1,233 @@
+"""Hugging Face folders, both ways, held against transformers itself."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BitConfig,
+    BitForImageClassification,
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
+)
+from transformers import logging as transformers_logging
+
+from tests.filling import fill_randomly
+from tests.formats import cases
+from tests.formats.cases import forget, load_quietly, make_checkpoint, save_quietly
+from vitrine.core.notices import Notice
+from vitrine.formats.config import Facts
+from vitrine.formats.load import load_checkpoint
+from vitrine.formats.save import save_checkpoint
+from vitrine.models import config as configs
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "patch_size": 4,
+}
+PROCESSOR = {
+    "size": {"height": 28, "width": 28},
+    "resample": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "do_normalize": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_bars() -> None:
+    transformers_logging.disable_progress_bar()
+
+
+def write_peer(peer: Any, folder: Path, processor: dict[str, Any] | None = None) -> Any:
+    fill_randomly(peer)
+    peer.eval().save_pretrained(folder)
+    if processor is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return peer
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"image_size": 28},
+        {"image_size": (20, 36)},
+        {"image_size": 28, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_channels": 1},
+    ],
+)
+@torch.no_grad()
+def test_vit_read(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is assumed but the preprocessing, since the configuration says all else: notices are errors here."""
+    peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, **changes, num_labels=6)), tmp_path)
+    with pytest.warns(Notice, match=r"usual for hf: straight to \d+ x \d+ pixels, .*\(--preprocess\)\.$"):
+        model = load_checkpoint(tmp_path).model
+    images = draw(2, model.config.num_channels, *model.config.image_size)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_whole_folder_says_everything(tmp_path: Path) -> None:
+    labels = {index: f"kind {index}" for index in range(6)}
+    peer = ViTForImageClassification(ViTConfig(**SIZES, image_size=28, id2label=labels, label2id={}))
+    write_peer(peer, tmp_path, PROCESSOR)
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.class_names == tuple(labels.values())
+    assert checkpoint.preprocessing.resize == (28, 28)
+    assert checkpoint.provenance["format"] == "hf"
+
+
+@torch.no_grad()
+def test_names_of_both_versions_are_read(tmp_path: Path) -> None:
+    """transformers 5 renames on loading and writes the names of 4; its own names are those of its state dict."""
+    peer = ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6))
+    write_peer(peer, tmp_path / "four", PROCESSOR)
+    assert "vit.encoder.layer.0.attention.attention.query.weight" in load_file(tmp_path / "four" / "model.safetensors")
+    write_peer(peer, tmp_path / "five", PROCESSOR)
+    save_file(peer.state_dict(), tmp_path / "five" / "model.safetensors")
+    assert "vit.layers.0.attention.q_proj.weight" in load_file(tmp_path / "five" / "model.safetensors")
+    images = draw(2, 3, 28, 28)
+    for name in ("four", "five"):
+        torch.testing.assert_close(load_checkpoint(tmp_path / name).model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_shards(tmp_path: Path) -> None:
+    peer = ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6))
+    write_peer(peer, tmp_path / "whole", PROCESSOR)
+    peer.save_pretrained(tmp_path / "parts", max_shard_size="20kB")
+    assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 2
+    images = draw(2, 3, 28, 28)
+    torch.testing.assert_close(load_quietly(tmp_path / "parts").model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_model_without_a_head_has_its_pooler(tmp_path: Path) -> None:
+    peer = write_peer(ViTModel(ViTConfig(**SIZES, image_size=28)), tmp_path, PROCESSOR)
+    model = load_checkpoint(tmp_path).model
+    assert (model.config.num_classes, model.config.hidden_head) == (0, True)
+    images = draw(2, 3, 28, 28)
+    torch.testing.assert_close(model(images), peer(images).pooler_output, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_distilled_deit_read(tmp_path: Path) -> None:
+    peer = DeiTForImageClassificationWithTeacher(DeiTConfig(**SIZES, image_size=28, num_labels=6))
+    write_peer(peer, tmp_path, PROCESSOR)
+    images = draw(2, 3, 28, 28)
+    torch.testing.assert_close(load_checkpoint(tmp_path).model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_bit_read(tmp_path: Path) -> None:
+    config = BitConfig(depths=[2, 1], hidden_sizes=[128, 256], embedding_size=32, num_groups=16, num_labels=6)
+    processor = {**PROCESSOR, "size": {"shortest_edge": 50}, "crop_size": {"height": 44, "width": 52}, "do_center_crop": True}
+    peer = write_peer(BitForImageClassification(config), tmp_path, processor)
+    model = load_checkpoint(tmp_path).model
+    assert model.config.image_size == (44, 52)
+    images = draw(2, 3, 44, 52)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+WRITTEN = [
+    (ViTForImageClassification, {"num_classes": 6}),
+    (ViTForImageClassification, {"num_classes": 6, "image_size": (20, 36), "gelu": "erf", "norm_eps": 1e-12}),
+    (ViTForImageClassification, {"num_classes": 6, "class_position": False, "num_channels": 1}),
+    (DeiTForImageClassificationWithTeacher, {"num_classes": 6, "distillation_token": True}),
+    (ViTModel, {"num_classes": 0, "hidden_head": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), WRITTEN)
+@torch.no_grad()
+def test_vit_written(kind: Any, changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configs.ViTConfig(**{**cases.SMALL, **changes})
+    checkpoint = make_checkpoint(config)
+    save_quietly(checkpoint, tmp_path / "out", "hf")
+    peer = load_peer(kind, tmp_path / "out", caplog)
+    images = draw(2, config.num_channels, *config.image_size)
+    expected = peer(images).logits if config.num_classes > 0 else peer(images).pooler_output
+    torch.testing.assert_close(checkpoint.model(images), expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_bit_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configs.ResNetConfig(stages=(2, 1), width_factor=0.5, num_groups=16, num_classes=6, image_size=(44, 52))
+    checkpoint = make_checkpoint(config)
+    with pytest.warns(Notice, match="epsilons 1e-05 and 1e-10"):
+        save_checkpoint(checkpoint, tmp_path / "out", "hf")
+    peer = load_peer(BitForImageClassification, tmp_path / "out", caplog)
+    images = draw(2, 3, 44, 52)
+    torch.testing.assert_close(checkpoint.model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+def load_peer(kind: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> Any:
+    """By `from_pretrained`, which must find every weight and say nothing."""
+    transformers_logging.enable_propagation()
+    try:
+        with caplog.at_level(logging.WARNING):
+            peer, info = kind.from_pretrained(folder, output_loading_info=True)
+    finally:
+        transformers_logging.disable_propagation()
+    assert {name: list(found) for name, found in info.items() if found} == {}
+    assert [record.message for record in caplog.records] == []
+    return peer.eval()
+
+
+def test_names_of_transformers_5_are_written(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
+    peer = ViTForImageClassification(ViTConfig(**{**SIZES, "hidden_size": 16, "num_attention_heads": 2}, num_labels=5))
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == set(peer.state_dict())
+
+
+def test_a_bare_file_without_its_configuration(tmp_path: Path) -> None:
+    peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6)), tmp_path)
+    path = (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    with pytest.warns(Notice, match=r"erf GELU \(--gelu\); LayerNorm epsilon 1e-12 \(--norm-eps\)"):
+        model = load_checkpoint(path, facts=Facts(num_heads=4)).model
+    images = draw(2, 3, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"hidden_size": 64}, "config.json says hidden_size=64, and the tensors show 16"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'; read are gelu"),
+        ({"model_type": "dinov2"}, "model type 'dinov2'; read are vit, deit and bit"),
+        ({"image_size": "large"}, "image_size='large'"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps='small'"),
+        ({"num_attention_heads": -1}, "num_attention_heads=-1"),
+        ({"image_size": 1000}, "37 positions, which do not fill a grid of 250 x 250"),
+    ],
+)
+def test_a_configuration_that_contradicts(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
+    forget(tmp_path / "out")
+    config = tmp_path / "out" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(ValueError, match=sentence):
+        load_quietly(tmp_path / "out")
+
+
+@pytest.mark.parametrize("changes", [{"pool": "mean"}, {"num_registers": 1}, {"hidden_head": True}, {"mlp": "swiglu"}])
+def test_what_it_cannot_hold_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="The format hf cannot hold"):
+        save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "out", "hf")
+    assert not (tmp_path / "out").exists()

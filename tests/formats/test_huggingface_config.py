@@ -1,0 +1,69 @@
+"""The JSON files that we write, read by transformers' own classes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, BitImageProcessorPil, ViTImageProcessorPil
+
+from tests.filling import build_filled
+from tests.formats import cases
+from tests.formats.cases import forget, load_quietly, save_quietly
+from vitrine.data.preprocessing import (
+    Preprocessing,
+    build_imagenet_preprocessing,
+    build_inception_preprocessing,
+)
+from vitrine.formats.checkpoint import Checkpoint
+
+SIZE = cases.VIT.image_size
+
+
+def write(preprocessing: Preprocessing, folder: Path) -> None:
+    names = tuple("abcde")
+    save_quietly(Checkpoint(build_filled(cases.VIT), preprocessing, names), folder, "hf")
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "kind"),
+    [
+        (build_inception_preprocessing(SIZE), ViTImageProcessorPil),
+        (build_imagenet_preprocessing(SIZE), BitImageProcessorPil),
+    ],
+)
+def test_their_processor_makes_the_same_image(preprocessing: Preprocessing, kind: Any, tmp_path: Path) -> None:
+    write(preprocessing, tmp_path / "out")
+    noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    processor = kind.from_pretrained(tmp_path / "out")
+    theirs = processor(image, return_tensors="pt")["pixel_values"][0]
+    ours = preprocessing.normalise(preprocessing.prepare(image))
+    torch.testing.assert_close(ours, theirs.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "preprocessing",
+    [
+        build_inception_preprocessing(SIZE),
+        build_imagenet_preprocessing(SIZE),
+        Preprocessing(resize=(30, 40), crop=SIZE, interpolation="box"),
+        Preprocessing(resize=None, crop=SIZE, mean=(0.0,) * 3, std=(1.0,) * 3),
+    ],
+)
+def test_preprocessing_survives_their_file_alone(preprocessing: Preprocessing, tmp_path: Path) -> None:
+    write(preprocessing, tmp_path / "out")
+    again = load_quietly(forget(tmp_path / "out"))
+    assert again.preprocessing == preprocessing
+    assert again.class_names == tuple("abcde")
+    assert again.model.config == cases.VIT
+
+
+def test_their_configuration_reads_ours(tmp_path: Path) -> None:
+    write(build_inception_preprocessing(SIZE), tmp_path / "out")
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert (config.model_type, config.hidden_size, config.num_attention_heads) == ("vit", 16, 2)
+    assert (config.hidden_act, config.layer_norm_eps) == ("gelu_pytorch_tanh", 1e-6)
+    assert config.id2label == dict(enumerate("abcde"))

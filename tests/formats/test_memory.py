@@ -1,0 +1,92 @@
+"""What loading takes of memory at its height, and that the model does not depend on its file afterwards.
+
+Measured in a process of its own, by the kernel's count of resident pages; mapped files count too.
+"""
+
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.formats import Checkpoint, save_checkpoint
+from vitrine.formats.config import FormatName
+from vitrine.models.config import ModelConfig, ViTConfig
+from vitrine.models.registry import build_empty, resolve_config
+
+TINY = ViTConfig(width=64, depth=1, num_heads=1, mlp_dim=128, image_size=(32, 32), num_classes=3)
+# The weights themselves, and room for the tensor that is being read and what the allocator keeps.
+MAX_RATIO = 1.25
+
+# Takes what to load for practice, so that nothing is imported later, and what to load.
+MEASURE = """
+import json, os, sys, warnings
+from pathlib import Path
+from vitrine.formats.load import load_model
+
+def read_status(name):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+warnings.simplefilter("ignore")
+practice, source = map(Path, sys.argv[1:])
+load_model(practice)
+idle = read_status("VmRSS")
+try:
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present
+except OSError:
+    pass  # then it is the peak since the start, which can only be higher
+model = load_model(source)
+taken = read_status("VmHWM") - idle
+for path in [source] if source.is_file() else source.glob("*.safetensors"):
+    os.truncate(path, 0)
+values = [[float(parameter.min()), float(parameter.max())] for parameter in model.parameters()]
+print(json.dumps({"taken": taken, "weights": sum(p.nbytes for p in model.parameters()), "values": values}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    taken: int
+    """Bytes at the height of loading, beyond those of the idle process."""
+    weights: int
+    """Bytes of the loaded model's parameters."""
+    values: list[list[float]]
+    """The least and the largest number in each parameter, read when the file was gone."""
+
+
+def write_counted(path: Path, config: ModelConfig, format: FormatName) -> None:
+    """A checkpoint whose parameters are filled with 0, 1, 2 and so on."""
+    model = build_empty(config).to_empty(device="cpu")
+    with torch.no_grad():
+        for count, parameter in enumerate(model.parameters()):
+            parameter.fill_(count)
+    preprocessing = build_inception_preprocessing(config.image_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tanh GELU is not usual for timm
+        save_checkpoint(Checkpoint(model, preprocessing), path, format)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc, which Linux has")
+@pytest.mark.parametrize(
+    ("name", "format", "file"),
+    [("ViT-L/16", "vitrine", "model"), ("ViT-B/16", "timm", "model.safetensors"), ("ViT-B/16", "hf", "model")],
+)
+def test_loading_takes_little_more_than_the_weights(name: str, format: FormatName, file: str, tmp_path: Path) -> None:
+    config = resolve_config(name)
+    for folder, written in (("tiny", TINY), ("large", config)):
+        (tmp_path / folder).mkdir()
+        write_counted(tmp_path / folder / file, written, format)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "tiny" / file), str(tmp_path / "large" / file)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, f"exit code {run.returncode}: {run.stderr}"  # -7: it read from the truncated file
+    measured = Measured(**json.loads(run.stdout))
+    num_parameters = sum(parameter.numel() for parameter in build_empty(config).parameters())
+    assert measured.weights == 4 * num_parameters
+    assert measured.taken <= MAX_RATIO * measured.weights, f"{measured.taken / measured.weights:.3f} times the weights"
+    assert measured.values == [[count, count] for count in range(len(measured.values))]

@@ -1,0 +1,196 @@
+"""timm's state dicts, held against Hugging Face's models on the same numbers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import (
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from tests.filling import fill_randomly
+from tests.formats import cases
+from tests.formats.cases import forget, load_quietly, make_checkpoint, run, save_quietly
+from tests.peers import copy_peer_weights
+from vitrine.core.notices import Notice
+from vitrine.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from vitrine.formats.config import Facts
+from vitrine.formats.load import load_checkpoint
+from vitrine.models import config as configs
+
+# From the names that tests/peers.py gives to timm's, as its documentation and files have them.
+RENAMES = [
+    (r"^class_token$", "cls_token"),
+    (r"^distillation_token$", "dist_token"),
+    (r"^registers$", "reg_token"),
+    (r"^positions\.0\.table$", "pos_embed"),
+    (r"^patches\.projection\.", "patch_embed.proj."),
+    (r"\.norm_attention\.", ".norm1."),
+    (r"\.norm_mlp\.", ".norm2."),
+    (r"\.attention\.qkv\.", ".attn.qkv."),
+    (r"\.attention\.out\.", ".attn.proj."),
+    (r"\.branch_attention\.scale$", ".ls1.gamma"),
+    (r"\.branch_mlp\.scale$", ".ls2.gamma"),
+    (r"\.mlp\.(hidden|gate_hidden)\.", ".mlp.fc1."),
+    (r"\.mlp\.out\.", ".mlp.fc2."),
+    (r"^head_distillation\.", "head_dist."),
+]
+SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 96,
+    "image_size": 48,
+    "patch_size": 8,
+}
+
+
+def as_timm(peer: nn.Module) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for name, value in copy_peer_weights(peer).items():
+        for pattern, theirs in RENAMES:
+            name = re.sub(pattern, theirs, name)
+        state[name] = value[None] if name in ("cls_token", "dist_token", "reg_token", "pos_embed") else value
+    for name in ("cls_token", "dist_token"):
+        if name in state:
+            state[name] = state[name].reshape(1, 1, -1)
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].reshape(-1, 3, 8, 8)
+    return state
+
+
+def build_peer(kind: type[Any], config: Any) -> Any:
+    peer = kind(config).eval()
+    fill_randomly(peer)
+    return peer
+
+
+@torch.no_grad()
+def test_vit(tmp_path: Path) -> None:
+    peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6))
+    save_file(as_timm(peer), tmp_path / "vit.safetensors")
+    with pytest.warns(Notice) as notices:
+        checkpoint = load_checkpoint(tmp_path / "vit.safetensors")
+    assert len(notices) == 1
+    assert "2 heads (--num-heads); erf GELU (--gelu); LayerNorm epsilon 1e-06 (--norm-eps)" in str(notices[0].message)
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(checkpoint.model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+    # A bare file: short side 256 and crop 224, in proportion, bicubic, ImageNet's mean and std.
+    expected = Preprocessing(resize=55, crop=(48, 48), interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    assert checkpoint.preprocessing == expected
+
+
+@torch.no_grad()
+def test_distilled_deit_in_the_authors_wrapper(tmp_path: Path) -> None:
+    peer = build_peer(DeiTForImageClassificationWithTeacher, DeiTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6))
+    torch.save({"model": as_timm(peer)}, tmp_path / "deit.pth")
+    model = load_quietly(tmp_path / "deit.pth").model
+    assert model.config.distillation_token
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("authors_names", [False, True])
+def test_dinov2_with_registers_and_swiglu(authors_names: bool, tmp_path: Path) -> None:
+    sizes = {name: value for name, value in SIZES.items() if name != "intermediate_size"}
+    config = Dinov2WithRegistersConfig(**sizes, num_register_tokens=3, use_swiglu_ffn=True, mlp_ratio=4, layer_norm_eps=1e-6)
+    peer = build_peer(Dinov2WithRegistersModel, config)
+    state = as_timm(peer)
+    if authors_names:
+        state["register_tokens"] = state.pop("reg_token")
+        state["mask_token"] = torch.zeros(1, 128)
+        for name in [name for name in state if ".mlp.fc" in name]:
+            state[name.replace(".fc1.", ".w12.").replace(".fc2.", ".w3.")] = state.pop(name)
+    torch.save(state, tmp_path / "dinov2.pth")
+    model = load_quietly(tmp_path / "dinov2.pth").model
+    assert (model.config.num_registers, model.config.mlp, model.config.layer_scale) == (3, "swiglu", 1e-5)
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(model(images), peer(images).pooler_output, rtol=1e-5, atol=1e-5)
+
+
+def test_positions_for_patches_alone(tmp_path: Path) -> None:
+    """DeiT-III and timm's models with registers: as many positions as patches, beside a class token."""
+    checkpoint = make_checkpoint(configs.ViTConfig(**cases.SMALL, class_position=False, layer_scale=1e-5))
+    save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
+    model = load_quietly(forget(tmp_path / "a.safetensors"), Facts(num_heads=2, gelu="tanh")).model
+    assert model.config.class_position is False
+    torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
+
+
+def test_a_norm_after_the_mean(tmp_path: Path) -> None:
+    config = configs.ViTConfig(**cases.SMALL, pool="mean", norm_after_pool=True, class_token=True, num_classes=3)
+    checkpoint = make_checkpoint(config)
+    save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
+    model = load_quietly(forget(tmp_path / "a.safetensors"), Facts(num_heads=2, gelu="tanh")).model
+    assert model.config == config
+    torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_a_folder_from_the_hub_says_its_preprocessing(crop_mode: str, tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, gelu="erf")), tmp_path / "model.safetensors", "timm")
+    forget(tmp_path / "model.safetensors")
+    cfg = {
+        "input_size": [3, 24, 24],
+        "crop_pct": 0.9,
+        "crop_mode": crop_mode,
+        "interpolation": "bilinear",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
+    # No notice but for the heads, which are not 64 wide here: everything else is timm's word.
+    checkpoint = load_checkpoint(tmp_path, facts=Facts(num_heads=2))
+    assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
+    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert checkpoint.model.config.gelu == "erf"
+
+
+def test_heads_that_nobody_can_tell(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.safetensors", "timm")
+    with pytest.raises(ValueError, match="does not tell how many heads share its width of 16: pass it as --num-heads"):
+        load_quietly(forget(tmp_path / "a.safetensors"))
+
+
+def test_foreign_parts_are_named(tmp_path: Path) -> None:
+    peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7))
+    state = as_timm(peer) | {"norm_pre.weight": torch.ones(128), "blocks.0.attn.q_norm.weight": torch.ones(64)}
+    state["norm.weight"] = torch.ones(64)
+    del state["blocks.1.mlp.fc2.bias"]
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match="so nothing was loaded") as error:
+        load_quietly(tmp_path / "a.safetensors")
+    assert "missing: blocks.1.mlp.fc2.bias; " in str(error.value)
+    assert "unexpected: blocks.0.attn.q_norm.weight, norm_pre.weight; " in str(error.value)
+    assert "misshapen: norm.weight (64) instead of (128)." in str(error.value)
+
+
+def test_wrappers_of_training(tmp_path: Path) -> None:
+    peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7))
+    state = {f"module._orig_mod.{name}": value for name, value in as_timm(peer).items()}
+    torch.save({"epoch": 3, "state_dict": state, "optimizer": {"state": {}}}, tmp_path / "last.pth")
+    assert load_quietly(tmp_path / "last.pth").model.config.num_classes == 7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_head": True},
+        {"pool": "map", "num_registers": 1},
+        {"position": "relative"},
+        {"pool": "mean", "class_token": True},
+    ],
+)
+def test_what_it_cannot_hold_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="The format timm cannot hold"):
+        save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "a.safetensors", "timm")

@@ -1,0 +1,66 @@
+"""Verification finds what is different, and the peer is really asked."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.formats import cases
+from tests.formats.cases import make_checkpoint, save_quietly
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.verify import draw_images, verify_checkpoint
+from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.registry import build_model
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        cases.VIT,
+        cases.BIT,
+        replace(cases.VIT, distillation_token=True),
+        replace(cases.VIT, num_classes=0),
+        replace(cases.VIT, num_classes=0, hidden_head=True),
+        replace(cases.VIT, num_classes=0, distillation_token=True),
+        replace(cases.BIT, num_classes=0),
+    ],
+)
+def test_transformers_is_asked_too(config: ModelConfig, tmp_path: Path) -> None:
+    config = replace(config, num_groups=16) if isinstance(config, ResNetConfig) else config
+    checkpoint = make_checkpoint(config)
+    save_quietly(checkpoint, tmp_path / "out", "hf")
+    ours, theirs = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert (ours.reader, ours.max_difference) == ("vitrine", 0)
+    assert theirs.reader == "transformers"
+    assert theirs.is_equal
+    assert theirs.max_difference > 0 or isinstance(config, ResNetConfig)
+    assert theirs.same_answers == theirs.num_images == 3
+
+
+@pytest.mark.parametrize("changes", [{"gelu": "erf"}, {"norm_eps": 1e-3}, {"num_heads": 4}])
+def test_another_network_is_found_out(changes: dict[str, object], tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(ViTConfig(**cases.SMALL, num_classes=5))
+    other = build_model(checkpoint.model.config, **changes).eval()
+    other.load_state_dict(checkpoint.model.state_dict())
+    save_quietly(Checkpoint(other, checkpoint.preprocessing), tmp_path / "out", "vitrine")
+    (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert not comparison.is_equal
+
+
+def test_another_preprocessing_is_found_out(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    shifted = replace(checkpoint, preprocessing=replace(checkpoint.preprocessing, mean=(0.1, 0.2, 0.3)))
+    save_quietly(shifted, tmp_path / "out", "vitrine")
+    (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert not comparison.is_equal
+
+
+def test_drawn_images_depend_on_the_seed_alone() -> None:
+    checkpoint = make_checkpoint(cases.OBLONG)
+    images = draw_images(checkpoint, 2, seed=1)
+    assert images.shape == (2, 3, 12, 28)
+    assert images.dtype == torch.uint8
+    assert images.float().std() > 20
+    assert torch.equal(images, draw_images(checkpoint, 2, seed=1))
+    assert not torch.equal(images, draw_images(checkpoint, 2, seed=2))
