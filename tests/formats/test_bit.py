@@ -55,7 +55,9 @@ def as_released(peer: BitForImageClassification, counted: bool = False) -> dict[
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_strangers_file_computes_the_same_as_its_peer(counted: bool, peer: BitForImageClassification, tmp_path: Path) -> None:
     np.savez(tmp_path / "bit.npz", **as_released(peer, counted))
-    with pytest.warns(Notice, match=r"usual for bit: straight to 224 x 224 pixels, bilinear, values in \[-1, 1\] \(--preprocess\)"):
+    with pytest.warns(
+        Notice, match=r"usual for bit: straight to 224 x 224 pixels, bilinear, values in \[-1, 1\] \(--preprocess\)"
+    ):
         model = load_checkpoint(tmp_path / "bit.npz").model
     assert model.config == ResNetConfig(stages=(2, 1), width_factor=0.5, num_classes=5)
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))

@@ -4,6 +4,7 @@ The description lies in our folder's config.json, in the metadata of safetensors
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,7 @@ from vitrine.models.description import describe_config, parse_config
 from vitrine.models.model import Model
 
 FORMAT = 1  # Raise it when a reader of the old layout would misread the new one.
-METADATA_KEY = "vitrine"
-WRITER_KEY, WRITER = "written_by", "vitrine"  # a second sign, so that a lost description is not taken for a stranger's file
+DESCRIPTION_KEY, SEAL_KEY = "vitrine", "vitrine_checksum"  # in the metadata of safetensors
 SIDE_FILE_ENDING = ".vitrine.json"
 
 
@@ -98,16 +98,35 @@ def require_class_names(names: tuple[str, ...] | None, config: ModelConfig) -> N
         raise ValueError(f"{len(names)} class names do not fit a model of {config.num_classes} classes: give one for each.")
 
 
+def seal(description: Description) -> dict[str, str]:
+    """A description as metadata of safetensors, where nobody edits it; so, unlike JSON files, it has a checksum of its own."""
+    text = json.dumps(description.to_json())
+    return {DESCRIPTION_KEY: text, SEAL_KEY: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def open_sealed(metadata: Mapping[str, str], name: str) -> str:
+    text = metadata.get(DESCRIPTION_KEY, "")
+    if hashlib.sha256(text.encode()).hexdigest() != metadata.get(SEAL_KEY):
+        raise ValueError(
+            f"{name} was damaged: the description in its metadata does not fit its checksum; fetch or copy it again."
+        )
+    return text
+
+
 class Checksum:
     """SHA-256 over name, kind, shape and numbers of every tensor, in whatever order they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_needed: bool = True) -> None:
+        self.is_needed = is_needed
         self.digests: list[str] = []
 
-    def add(self, name: str, tensor: Tensor) -> None:
-        head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
-        numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        self.digests.append(hashlib.sha256(head).hexdigest() + hashlib.sha256(numbers.data).hexdigest())
+    def watch(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor itself, taken into account."""
+        if self.is_needed:
+            head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+            numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            self.digests.append(hashlib.sha256(head).hexdigest() + hashlib.sha256(numbers.data).hexdigest())
+        return tensor
 
     def value(self) -> str:
         return "sha256:" + hashlib.sha256("\n".join(sorted(self.digests)).encode()).hexdigest()
@@ -116,5 +135,5 @@ class Checksum:
 def compute_checksum(tensors: Mapping[str, Tensor]) -> str:
     checksum = Checksum()
     for name, tensor in tensors.items():
-        checksum.add(name, tensor)
+        checksum.watch(name, tensor)
     return checksum.value()

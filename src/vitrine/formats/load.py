@@ -16,14 +16,14 @@ from vitrine.data.preprocessing import (
     build_inception_preprocessing,
 )
 from vitrine.formats.checkpoint import (
-    METADATA_KEY,
+    DESCRIPTION_KEY,
+    SEAL_KEY,
     SIDE_FILE_ENDING,
-    WRITER,
-    WRITER_KEY,
     Checkpoint,
     Checksum,
     Description,
     is_description,
+    open_sealed,
     parse_description,
 )
 from vitrine.formats.config import Facts
@@ -138,11 +138,9 @@ def read_surroundings(file: TensorFile) -> Surroundings:
     side = file.path.with_name(file.path.name + SIDE_FILE_ENDING)
     if side.is_file():
         own = parse_description(read_json(side), str(side))
-    elif METADATA_KEY in file.metadata:
-        name = f"{file.path}, metadata"
-        own = parse_description(parse_json(file.metadata[METADATA_KEY], name), name)
-    elif file.metadata.get(WRITER_KEY) == WRITER:
-        raise ValueError(f"{file.path} has lost its description from its metadata: it was damaged; fetch or copy it again.")
+    elif {DESCRIPTION_KEY, SEAL_KEY} & file.metadata.keys():
+        text = open_sealed(file.metadata, str(file.path))
+        own = parse_description(parse_json(text, str(file.path)), str(file.path))
     elif config is not None and is_description(config):
         own = parse_description(config, str(file.path.with_name("config.json")))
     return Surroundings(own, config, read_beside(file.path, "preprocessor_config.json"))
@@ -237,14 +235,11 @@ def fill(form: Format, config: ModelConfig, tensors: Tensors, source: str, check
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     layout = form.layout(config)
     require_fit(layout, tensors, shapes, source)
-    seen = Checksum()
+    seen = Checksum(is_needed=checksum is not None)
     state: dict[str, Tensor] = {}
     for entry in layout:
-        parts = {name: tensors[name].read() for name in entry.theirs}
-        if checksum is not None:
-            for name, part in parts.items():
-                seen.add(name, part)
-        state[entry.ours] = entry.read([part.float() for part in parts.values()], shapes[entry.ours])
+        parts = (seen.watch(name, tensors[name].read()).float() for name in entry.theirs)
+        state[entry.ours] = entry.read(parts, shapes[entry.ours])
     if checksum is not None and seen.value() != checksum:
         raise ValueError(
             f"The weights of {source} are not the ones that its description was written for (checksum): "

@@ -1,6 +1,5 @@
 """From a checkpoint to a file or folder in anyone's format."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +14,7 @@ import vitrine
 from vitrine.core.files import whole_file, whole_folder, write_json
 from vitrine.core.notices import notice
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
-from vitrine.formats.checkpoint import (
-    METADATA_KEY,
-    SIDE_FILE_ENDING,
-    WRITER,
-    WRITER_KEY,
-    Checkpoint,
-    Description,
-    compute_checksum,
-)
+from vitrine.formats.checkpoint import SIDE_FILE_ENDING, Checkpoint, Description, compute_checksum, seal
 from vitrine.formats.config import FORMAT_NAMES, FormatName
 from vitrine.formats.format import Format
 from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
@@ -118,7 +109,7 @@ def write_file(path: Path, tensors: Written, description: Description) -> None:
 
 def describe_in_metadata(description: Description) -> dict[str, str]:
     # transformers refuses safetensors whose metadata lack the framework's name.
-    return {"format": "pt", WRITER_KEY: WRITER, METADATA_KEY: json.dumps(description.to_json())}
+    return {"format": "pt", **seal(description)}
 
 
 def warn_of_other_readers(form: Format, config: ModelConfig, path: Path) -> None:

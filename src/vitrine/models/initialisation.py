@@ -21,10 +21,16 @@ def init_xavier_uniform(layer: nn.Linear, *, num_packed: int = 1, bias_std: floa
     for matrix in layer.weight.detach().chunk(num_packed):
         nn.init.xavier_uniform_(matrix)
     if bias_std > 0:
-        nn.init.normal_(layer.bias, std=bias_std)
+        init_normal(layer.bias, bias_std)
     else:
         nn.init.zeros_(layer.bias)
 
 
 def init_positions(table: Tensor) -> None:
-    nn.init.normal_(table, std=0.02)
+    init_normal(table, 0.02)
+
+
+def init_normal(tensor: Tensor, std: float) -> None:
+    # On the meta device there is nothing to draw, and this one function would import torch's compiler, for over a second.
+    if not tensor.is_meta:
+        nn.init.normal_(tensor, std=std)
