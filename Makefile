@@ -28,6 +28,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix
 
 bench: $(BENCH)/ready
+	$(BENCH)/bin/python benchmarks/parity.py
 	$(BENCH)/bin/python benchmarks/startup.py
 	$(BENCH)/bin/python benchmarks/forward.py
 	$(BENCH)/bin/python benchmarks/train_step.py

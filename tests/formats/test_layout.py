@@ -39,7 +39,7 @@ def test_reading_undoes_writing(order: Any, data: st.DataObject, num_parts: int)
 
 
 def test_kernels_into_the_heads() -> None:
-    kernels = np.random.default_rng(0).standard_normal((3, D, H, K))
+    kernels = np.random.default_rng(0).standard_normal((3, D, H, K)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((B, D))
     entry = Entry("qkv.weight", ("q", "k", "v"), "transposed", (D, H, K))
     ours = entry.read([torch.from_numpy(kernel) for kernel in kernels], (3 * H * K, D))
@@ -50,7 +50,7 @@ def test_kernels_into_the_heads() -> None:
 
 
 def test_the_kernel_out_of_the_heads() -> None:
-    kernel = np.random.default_rng(0).standard_normal((H, K, D))
+    kernel = np.random.default_rng(0).standard_normal((H, K, D)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((B, H, K))
     entry = Entry("out.weight", ("out",), "transposed", (H, K, D))
     ours = entry.read([torch.from_numpy(kernel)], (D, H * K))
@@ -59,7 +59,7 @@ def test_the_kernel_out_of_the_heads() -> None:
 
 
 def test_biases_of_the_heads() -> None:
-    biases = np.random.default_rng(0).standard_normal((3, H, K))
+    biases = np.random.default_rng(0).standard_normal((3, H, K)).astype(np.float32)
     entry = Entry("qkv.bias", ("q", "k", "v"), shape=(H, K))
     ours = entry.read([torch.from_numpy(bias) for bias in biases], (3 * H * K,))
     np.testing.assert_array_equal(ours, biases.reshape(-1))
@@ -68,23 +68,31 @@ def test_biases_of_the_heads() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolutions_kernel(stride: int) -> None:
-    kernel = torch.randn(3, 2, 4, D, dtype=torch.float64)  # height, width, in, out
-    images = torch.randn(B, 4, 9, 8, dtype=torch.float64)
+    kernel = torch.randn(3, 2, 4, D)  # height, width, in, out
+    images = torch.randn(B, 4, 9, 8)
     ours = Entry("conv.weight", ("kernel",), "hwio").read([kernel], (D, 4, 3, 2))
     windows = np.lib.stride_tricks.sliding_window_view(images.numpy(), (3, 2), axis=(2, 3))[:, :, ::stride, ::stride]
     expected = np.einsum("bcrshw,hwco->bors", windows, kernel.numpy())
-    np.testing.assert_allclose(F.conv2d(images, ours, stride=stride), expected)
+    np.testing.assert_allclose(F.conv2d(images, ours, stride=stride), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_kernel_of_patches_as_a_matrix() -> None:
-    kernel = torch.randn(4, 4, 3, D, dtype=torch.float64)
-    images = torch.randn(B, 3, 8, 12, dtype=torch.float64)
+    kernel = torch.randn(4, 4, 3, D)
+    images = torch.randn(B, 3, 8, 12)
     entry = Entry("patches.weight", ("kernel",), "hwio", (4, 4, 3, D))
     ours = entry.read([kernel], (D, 3 * 4 * 4))
     patches = F.unfold(images, 4, stride=4).mT  # (B, N, C * P * P)
     expected = F.conv2d(images, kernel.permute(3, 2, 0, 1), stride=4).flatten(2).mT
     torch.testing.assert_close(patches @ ours.T, expected)
     torch.testing.assert_close(next(entry.write(ours))[1], kernel, rtol=0, atol=0)
+
+
+def test_what_was_read_is_a_copy_in_float32() -> None:
+    """Theirs may be mapped from a file that will be gone, and of any precision."""
+    theirs = torch.ones(4, 2, dtype=torch.float16)
+    ours = Entry("w", ("w",)).read([theirs], (4, 2))
+    theirs.zero_()
+    torch.testing.assert_close(ours, torch.ones(4, 2), rtol=0, atol=0)
 
 
 def test_axes_of_length_one_do_not_count() -> None:

@@ -114,16 +114,6 @@ def test_safetensors_carries_metadata(tmp_path: Path) -> None:
         assert (with_metadata.metadata, without.metadata) == ({"format": "pt"}, {})
 
 
-def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    save_file({"w": torch.ones(1000)}, path)
-    with open_tensors(path) as file:
-        tensor = file.tensors["w"].read()
-    with path.open("r+b") as overwritten:
-        overwritten.write(bytes(path.stat().st_size))
-    assert tensor.eq(1).all()
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

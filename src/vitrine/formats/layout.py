@@ -35,17 +35,13 @@ class Entry:
         return (ours[0] // len(self.theirs), *ours[1:])
 
     def read(self, parts: Iterable[Tensor], ours: Shape) -> Tensor:
-        """Our tensor from theirs, taken one after the other, so that never all of them are in memory beside it."""
-        part_shape = self.part_shape(ours)
-        turned = (self._turn_to_ours(part.reshape(self.foreign_shape(ours)), part_shape) for part in parts)
-        if len(self.theirs) == 1:
-            return next(turned).contiguous()
-        packed: Tensor | None = None
-        for index, part in enumerate(turned):
-            packed = part.new_empty(ours) if packed is None else packed
-            packed.narrow(0, index * part_shape[0], part_shape[0]).copy_(part)
-        assert packed is not None
-        return packed
+        """Our tensor from theirs, in float32 and memory of its own; each of theirs is let go before the next is taken."""
+        filled = torch.empty(ours)
+        shape = self.part_shape(ours)
+        for index, part in enumerate(parts):
+            turned = self._turn_to_ours(part.reshape(self.foreign_shape(ours)), shape)
+            filled.narrow(0, index * shape[0], shape[0]).copy_(turned)
+        return filled
 
     def _turn_to_ours(self, part: Tensor, shape: Shape) -> Tensor:
         if self.order == "transposed":

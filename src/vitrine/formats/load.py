@@ -238,7 +238,7 @@ def fill(form: Format, config: ModelConfig, tensors: Tensors, source: str, check
     seen = Checksum(is_needed=checksum is not None)
     state: dict[str, Tensor] = {}
     for entry in layout:
-        parts = (seen.watch(name, tensors[name].read()).float() for name in entry.theirs)
+        parts = (seen.watch(name, tensors[name].read()) for name in entry.theirs)
         state[entry.ours] = entry.read(parts, shapes[entry.ours])
     if checksum is not None and seen.value() != checksum:
         raise ValueError(

@@ -32,7 +32,7 @@ MAX_JSON_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor that is still in its file."""
+    """A tensor that is still in its file. What `read` returns may be mapped from it, to be copied and let go."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -97,10 +97,9 @@ def open_safetensors(path: Path) -> TensorFile:
 
 
 def read_safetensors(path: Path, name: str) -> Tensor:
-    # A mapped page counts as this process's memory until the file is closed, and the model must outlive the file: so each
-    # tensor is copied and the file closed again, or both the pages and the copies would be held.
+    # Of a mapping of its own, which ends with the tensor: a page counts as this process's memory as long as it is mapped.
     with one_sentence(path, "safetensors"), safe_open(path, "pt") as file:
-        return file.get_tensor(name).clone()
+        return file.get_tensor(name)
 
 
 def open_npz(path: Path, archive: zipfile.ZipFile) -> TensorFile:

@@ -1,0 +1,117 @@
+"""Loading damaged files in processes that are watched from outside, and what is wrong with the outcome."""
+
+import multiprocessing
+import resource
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from vitrine.formats import Checkpoint, load_checkpoint
+
+Check = Callable[[str], str | None]
+"""From the label of an attempt to what is wrong with its outcome."""
+
+PATIENCE_S = 60  # no limit on speed: an attempt takes milliseconds
+MEMORY_BYTES = 3 * 2**30  # for each process, so that what asks for everything does not get the machine's
+MAX_GROWTH_BYTES = 2**28  # what reading files of a few megabytes may take at its height
+
+# The server imports once and has no threads, so forking it is quick and safe.
+PROCESSES = multiprocessing.get_context("forkserver")
+PRELOADED = ["vitrine.formats.load", "vitrine.formats.save", "pytest"]
+
+
+def require_clean(check: Check, labels: Sequence[str]) -> None:
+    complaints = [f"{label}: {outcome}" for label, outcome in watch(check, labels).items() if outcome is not None]
+    shown = "\n".join(complaints[:40])
+    assert not complaints, f"{len(complaints)} of {len(labels)} attempts:\n{shown}"
+
+
+def watch(check: Check, labels: Sequence[str]) -> dict[str, str | None]:
+    """The outcome of each. What hangs or dies takes its process with it, and the next goes on from there."""
+    PROCESSES.set_forkserver_preload(PRELOADED)
+    outcomes: dict[str, str | None] = {}
+    while len(outcomes) < len(labels):
+        waiting = labels[len(outcomes) :]
+        receiver, sender = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(target=run_checks, args=(check, waiting, sender), daemon=True)
+        process.start()
+        sender.close()
+        outcomes.update(zip(waiting, receive_outcomes(receiver, process), strict=False))
+        receiver.close()
+        process.kill()
+        process.join()
+    return outcomes
+
+
+def receive_outcomes(receiver: Connection, process: BaseProcess) -> Iterator[str | None]:
+    """Up to and including the first attempt that hangs or dies."""
+    while receiver.poll(PATIENCE_S):
+        try:
+            yield receiver.recv()
+        except EOFError:
+            process.join()
+            yield f"the process died, exit code {process.exitcode}"
+            return
+    yield f"nothing in {PATIENCE_S} s"
+
+
+def run_checks(check: Check, labels: Sequence[str], sender: Connection) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    for label in labels:
+        height = measure_height()
+        outcome = check(label)
+        growth = measure_height() - height
+        if outcome is None and growth > MAX_GROWTH_BYTES:
+            outcome = f"it took {growth / 1e6:.0f} MB of memory"
+        sender.send(outcome)
+
+
+def measure_height() -> int:
+    """The most memory that was ever resident. Linux counts in kilobytes, macOS in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def judge(path: Path, original: Checkpoint | None, *, is_exact: bool = True) -> str | None:
+    """What is wrong with loading `path`; without an original there must be an error."""
+    try:
+        loaded = load_checkpoint(path)
+    except (ValueError, OSError) as error:
+        return judge_text(str(error), path)
+    except BaseException as error:  # a panic in Rust is no Exception
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} from {place.filename}:{place.lineno}: {str(error)[:300]!r}"
+    return judge_loaded(loaded, original, is_exact) if original else "it loaded"
+
+
+def judge_text(text: str, path: Path) -> str | None:
+    if len(text.splitlines()) != 1:
+        return f"its error is not one line: {text[:300]!r}"
+    beside = path if path.is_dir() else path.parent
+    if str(path) not in text and not any(file.suffix and file.name in text for file in beside.iterdir()):
+        return f"its error names no file: {text[:300]!r}"
+    return None
+
+
+def judge_loaded(loaded: Checkpoint, original: Checkpoint, is_exact: bool) -> str | None:
+    state, expected = loaded.model.state_dict(), original.model.state_dict()
+    if state.keys() != expected.keys() or not all(is_same(state[name], expected[name]) for name in expected):
+        return "it loaded with other parameters"
+    pairs = {
+        "configuration": (loaded.model.config, original.model.config),
+        "preprocessing": (loaded.preprocessing, original.preprocessing),
+        "class names": (loaded.class_names, original.class_names),
+    }
+    return next((f"it loaded with another {name}: {a}" for name, (a, b) in pairs.items() if is_exact and a != b), None)
+
+
+def is_same(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Bit for bit, so that NaN equals itself and 0 is not -0."""
+    return tensor.shape == expected.shape and torch.equal(tensor.view(torch.int32), expected.view(torch.int32))
