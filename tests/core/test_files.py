@@ -43,8 +43,11 @@ def write_file(path: Path, text: str, error: Callable[[], BaseException] | None 
             raise error()
 
 
+OWN_FILES = ("config.json", "old.bin", "new.bin")
+
+
 def write_folder(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:
-    with whole_folder(path, marker="config.json") as partial:
+    with whole_folder(path, OWN_FILES) as partial:
         (partial / "config.json").write_text(text)
         (partial / f"{text}.bin").write_text(text)
         if error is not None:
@@ -75,7 +78,7 @@ def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
 
 def test_a_folder_is_replaced_only_at_the_end(tmp_path: Path) -> None:
     make_tree(tmp_path, {**OLD_FOLDER, "b": "beside"})
-    with whole_folder(tmp_path / "a", marker="config.json") as partial:
+    with whole_folder(tmp_path / "a", OWN_FILES) as partial:
         (partial / "config.json").write_text("new")
         assert (tmp_path / "a" / "config.json").read_text() == "old"
     assert read_tree(tmp_path) == {"a/config.json": "new", "b": "beside"}  # nothing of the old one is mixed in
@@ -125,7 +128,7 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
 def test_what_is_not_ours_is_refused(foreign: dict[str, str], tmp_path: Path) -> None:
     make_tree(tmp_path, foreign)
     with pytest.raises(
-        FileExistsError, match=r"Cannot write the folder .*a: there is something else of that name\. Choose another"
+        FileExistsError, match=r"Cannot write the folder .*a: there is something else of that name \(.*\)\. Choose another"
     ):
         write_folder(tmp_path / "a", "new")
     assert read_tree(tmp_path) == foreign
@@ -152,7 +155,7 @@ def replace_or_die(source, target):
     survived -= 1
     replace(source, target)
 os.replace = replace_or_die
-with whole_file(path) if kind == "file" else whole_folder(path, "config.json") as partial:
+with whole_file(path) if kind == "file" else whole_folder(path, ("config.json", "old.bin", "new.bin")) as partial:
     (partial if kind == "file" else partial / "config.json").write_text("half")
 """
 
@@ -200,6 +203,6 @@ def test_a_backup_beside_it_is_left_alone(tmp_path: Path) -> None:
 def test_a_link_to_a_folder_can_be_written_twice(tmp_path: Path) -> None:
     make_tree(tmp_path, {"real/config.json": "old"})
     (tmp_path / "a").symlink_to(tmp_path / "real")
-    for text in ("once", "new"):
+    for text in ("old", "new"):
         write_folder(tmp_path / "a", text)
     assert read_tree(tmp_path / "a") == {"config.json": "new", "new.bin": "new"}

@@ -1,13 +1,13 @@
 """`vitrine convert`: a checkpoint from one format to another, and the proof that it is the same."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from vitrine.core.console import parse_image_size, print_table
-from vitrine.core.files import write_json
+from vitrine.core.files import require_folder_of, write_json
 from vitrine.formats.config import Facts, FormatName
 from vitrine.models.config import ResizeMethod
 
@@ -66,13 +66,12 @@ def convert(
         device: Where to run the models for --verify, as cuda.
         json: Write the comparison to this file.
     """
-    if not verify and (images or json is not None):
-        raise ValueError("--images and --json belong to --verify: add it, or leave them out.")
+    if not verify and (images or json is not None or seed != 0 or device != "cpu"):
+        raise ValueError("--images, --seed, --device and --json belong to --verify: add it, or leave them out.")
+    if image_size is None and resize_method != "paper":
+        raise ValueError(f"--resize-method {resize_method} belongs to --image-size: say to which size, or leave it out.")
     if not overwrite and (out.exists() or out.is_symlink()):
         raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
-    from vitrine.formats.load import load_checkpoint
-    from vitrine.formats.save import save_checkpoint
-
     facts = Facts(
         gelu=gelu,
         norm_eps=norm_eps,
@@ -81,20 +80,37 @@ def convert(
         preprocess=preprocess if preprocess in ("imagenet", "inception", None) else Path(preprocess),
     )
     size = None if image_size is None else parse_image_size(image_size, "--image-size")
+    names = None if class_names is None else read_class_names(class_names)
+    check_places(out, images, json)
+
+    from vitrine.core.device import require_device
+    from vitrine.formats.load import load_checkpoint
+    from vitrine.formats.save import require_path, save_checkpoint
+
+    require_path(format, out)
+    require_device(device)
     checkpoint = load_checkpoint(model, num_classes, size, facts=facts, resize_method=resize_method)
-    checkpoint = name_classes(checkpoint, class_names)
+    checkpoint = checkpoint if names is None else replace(checkpoint, class_names=names)
     save_checkpoint(checkpoint, out, format)
     print(f"{out}: {describe(checkpoint)}, {format}")
     if verify:
         report(checkpoint, out, read_images(checkpoint, images, seed), device, json)
 
 
-def name_classes(checkpoint: "Checkpoint", path: Path | None) -> "Checkpoint":
-    from dataclasses import replace
+def check_places(out: Path, images: tuple[Path, ...], json: Path | None) -> None:
+    """Before anything is loaded, which can take minutes."""
+    for path in (out, *([] if json is None else [json])):
+        require_folder_of(path)
+    for path in images:
+        if not path.is_file():
+            raise FileNotFoundError(f"--images {path} is no file: give the files of images to verify with.")
 
-    if path is None:
-        return checkpoint
-    return replace(checkpoint, class_names=tuple(path.read_text().splitlines()))
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--class-names {path} must be a text file with one name per line: {error}.") from None
 
 
 def describe(checkpoint: "Checkpoint") -> str:
@@ -118,14 +134,15 @@ def report(checkpoint: "Checkpoint", out: Path, images: "Tensor", device: str, j
     from vitrine.formats.verify import TOLERANCE, verify_checkpoint
 
     comparisons = verify_checkpoint(checkpoint, out, images, device)
-    print_table(("read by", "largest difference", "largest logit", "same answer", ""), map(format_row, comparisons))
+    columns = ("read by", "largest difference of logits", "of features", "largest logit", "same answer", "")
+    print_table(columns, map(format_row, comparisons))
     if json is not None:
         write_json(json, [describe_comparison(comparison) for comparison in comparisons])
     different = [comparison.reader for comparison in comparisons if not comparison.is_equal]
     if different:
         raise ValueError(
-            f"{out} is not the same network as read by {' and '.join(different)}: the logits differ by more than {TOLERANCE:g} "
-            "of the largest; the file was left for you to look at."
+            f"{out} is not the same as read by {' and '.join(different)}: logits or features differ by more than {TOLERANCE:g} "
+            "of the largest, or preprocessing or class names differ; what was written was left for you to look at."
         )
 
 
@@ -133,6 +150,7 @@ def format_row(comparison: "Comparison") -> list[str]:
     return [
         comparison.reader,
         f"{comparison.max_difference:.2g}",
+        f"{comparison.max_feature_difference:.2g}",
         f"{comparison.max_logit:.4g}",
         f"{comparison.same_answers} of {comparison.num_images}",
         "equal" if comparison.is_equal else "DIFFERENT",

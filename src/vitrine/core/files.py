@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from vitrine.core.sentences import list_names
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -21,6 +23,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     require_folder_of(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give the name of a file in it.")
+    path = path.resolve()  # a link stays a link to what is written
     partial = name_beside(path, "partial")
     try:
         yield partial
@@ -33,15 +36,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path, marker: str) -> Iterator[Path]:
-    """The same for a folder. An older one of its kind, which `marker` in it shows, is replaced; any other is left alone."""
-    path = path.resolve()  # a link stays a link to what is written
+def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
+    """The same for a folder. One that holds nothing but `own_files` is replaced; any other is left alone."""
     require_folder_of(path)
+    path = path.resolve()
     partial, old = name_beside(path, "partial"), name_beside(path, "old")
     if old.exists() and not path.exists():
         os.replace(old, path)  # a job was killed between the two renames below
-    if path.exists() and not (path.is_dir() and ((path / marker).is_file() or not any(path.iterdir()))):
-        raise FileExistsError(f"Cannot write the folder {path}: there is something else of that name. Choose another.")
+    require_own_folder(path, own_files)
     shutil.rmtree(partial, ignore_errors=True)  # left by a job that was killed here
     shutil.rmtree(old, ignore_errors=True)
     try:
@@ -59,6 +61,18 @@ def whole_folder(path: Path, marker: str) -> Iterator[Path]:
         raise
     shutil.rmtree(old, ignore_errors=True)
     sync(path.parent)
+
+
+def require_own_folder(path: Path, own_files: Collection[str]) -> None:
+    if not path.exists():
+        return
+    inside = path.iterdir() if path.is_dir() else [path]
+    strangers = sorted(inner.name for inner in inside if inner.name not in own_files or not inner.is_file())
+    if strangers:
+        found = list_names(strangers)
+        raise FileExistsError(
+            f"Cannot write the folder {path}: there is something else of that name ({found}). Choose another."
+        )
 
 
 def name_beside(path: Path, what: str) -> Path:

@@ -38,7 +38,7 @@ class Checkpoint:
             raise ValueError(
                 f"The preprocessing makes images of {self.preprocessing.num_channels} x {height} x {width}, and the model "
                 f"takes {config.num_channels} x {config.image_size[0]} x {config.image_size[1]}: "
-                "use preprocessing.resized(model.config.image_size)."
+                "give one for that size."
             )
 
 
@@ -64,7 +64,7 @@ class Description:
 
 
 def is_description(content: Mapping[str, Any]) -> bool:
-    return "format" in content and "model" in content
+    return isinstance(content.get("format"), int) and isinstance(content.get("model"), dict)
 
 
 def parse_description(content: Mapping[str, Any], name: str) -> Description:

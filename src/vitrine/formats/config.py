@@ -28,6 +28,8 @@ class Facts:
     def __post_init__(self) -> None:
         require_field_types(self)
         require_positive(self, "norm_eps", "num_heads")
+        if not isinstance(self.preprocess, Preprocessing | str | Path | None):
+            raise ValueError(f"preprocess={self.preprocess!r} must be imagenet, inception, a file of JSON or a Preprocessing.")
         if self.grid is not None:
             require_counts(self, "grid", "rows and columns, as (14, 14)")
             if len(self.grid) != 2:

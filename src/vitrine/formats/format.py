@@ -8,16 +8,25 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
+from vitrine.core.checks import is_whole
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.config import Facts, FormatName
 from vitrine.formats.layout import Layout
 from vitrine.formats.tensors import StoredTensor, Tensors
-from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig
+from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig, resnet_grid
 from vitrine.models.model import Model
 from vitrine.models.registry import VARIANTS
 
 T = TypeVar("T")
 Container = Literal["npz", "torch", "folder"]
+
+
+# big_vision's other variants, which files of its successors have: So400m, g-opt and G-opt.
+OTHER_VARIANTS = (
+    {"width": 1152, "depth": 27, "num_heads": 16, "mlp_dim": 4304},
+    {"width": 1536, "depth": 40, "num_heads": 16, "mlp_dim": 6144},
+    {"width": 1536, "depth": 48, "num_heads": 16, "mlp_dim": 8192},
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,13 @@ class Given:
         if len(shape) != num_axes or math.prod(shape) == 0:
             raise ValueError(f"{self.source}: {name} has the shape {shape}; needed are {num_axes} axes.")
         return shape
+
+    def read_count(self, said: dict[str, Any], name: str) -> int | None:
+        """A number of a foreign configuration, if it says it."""
+        value = said.get(name)
+        if value is not None and not (is_whole(value) and value >= 1):
+            raise ValueError(f"{self.source}: config.json says {name}={value!r}; needed is a whole number of at least 1.")
+        return value
 
     def settle(self, given: T | None, known: T | None, usual: T, text: str, option: str) -> T:
         """The user's word, else what the checkpoint says, else what is usual, which is noted."""
@@ -114,19 +130,18 @@ def settle_vit(given: Given, form: Format, config: ViTConfig, gelu: Any = None, 
     return replace(config, **changes)
 
 
-def settle_num_heads(
-    given: Given, width: int, depth: int, mlp_dim: int, known: int | None = None, *, is_sure: bool = False
-) -> int:
+def settle_num_heads(given: Given, width: int, depth: int, mlp_dim: int, known: int | None = None) -> int:
     """Packed projections do not show the heads: the variant of that size has them, and else they are 64 wide."""
     if given.facts.num_heads is not None or known is not None:
         return given.facts.num_heads or known or 1
     sizes = {"width": width, "depth": depth, "mlp_dim": mlp_dim}
-    # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it.
-    named = [v["num_heads"] for n, v in VARIANTS.items() if n != "b" and sizes.items() <= v.items()]
+    # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it: S comes first.
+    variants = (*VARIANTS.values(), *OTHER_VARIANTS)
+    named = [variant["num_heads"] for variant in variants if sizes.items() <= variant.items()]
     usual = named[0] if named else (width // 64 if width % 64 == 0 else None)
     if usual is None:
         raise ValueError(f"{given.source} does not tell how many heads share its width of {width}: pass it as --num-heads.")
-    return usual if is_sure else given.settle(None, None, usual, f"{usual} heads", "--num-heads")
+    return given.settle(None, None, usual, f"{usual} heads", "--num-heads")
 
 
 def settle_grid(
@@ -154,6 +169,16 @@ def settle_grid(
         f"{given.source} has {num_positions} positions, which are no square grid with {' or '.join(map(str, rows))} more: "
         "pass the grid that they belong to as --grid ROWSxCOLUMNS."
     )
+
+
+def compute_stride(patch_size: int, stem_stages: tuple[int, ...] | None) -> int:
+    """Pixels from one patch to the next; None is no stem."""
+    return patch_size if stem_stages is None else patch_size * 2 ** (2 + max(0, len(stem_stages) - 1))
+
+
+def compute_grid(image_size: tuple[int, int], patch_size: int, stem_stages: tuple[int, ...] | None) -> tuple[int, int]:
+    rows, columns = image_size if stem_stages is None else resnet_grid(image_size, len(stem_stages))
+    return rows // patch_size, columns // patch_size
 
 
 def settle_unseen_grid(given: Given, stride: int, known: tuple[int, int] | None = None) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from vitrine.formats.format import (
     Described,
     Format,
     Given,
+    compute_stride,
     refuse_options,
     require_transformer,
     settle_grid,
@@ -148,6 +149,8 @@ def infer_vit(given: Given, form: GoogleFormat) -> ViTConfig:
     p, _, channels, width = given.shape("embedding/kernel", 4)
     first = "Transformer/encoderblock_0"
     _, num_heads, _ = given.shape(f"{first}/{form.block[1]}/query/kernel", 3)
+    if given.facts.num_heads not in (None, num_heads):
+        raise ValueError(f"num_heads={given.facts.num_heads} contradicts {given.source}, whose kernels have {num_heads}.")
     _, mlp_dim = given.shape(f"{first}/{form.block[3]}/Dense_0/kernel", 2)
     has_class_token = "cls" in given.tensors
     shared: dict[str, Any] = {
@@ -171,7 +174,7 @@ def infer_vit(given: Given, form: GoogleFormat) -> ViTConfig:
     if "conv_root/kernel" not in given.tensors:
         return ViTConfig(**shared, num_channels=channels, image_size=(grid[0] * p, grid[1] * p))
     stem = infer_stem(given)
-    stride = p * 2 ** (2 + max(0, len(stem["stem_stages"]) - 1))
+    stride = compute_stride(p, stem["stem_stages"])
     return HybridConfig(**shared, **stem, image_size=(grid[0] * stride, grid[1] * stride))
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from vitrine.core.notices import notice
+from vitrine.core.sentences import list_names, summarise
 
 SCHEME = "hf://"
 CONFIGS = ("config.json", "preprocessor_config.json")
@@ -102,14 +103,13 @@ def notice_cache(source: str, trouble: Exception) -> None:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if not isinstance(trouble, OfflineModeIsEnabled):
-        notice(f"{source} comes from the cache, because the hub did not give it ({summarise(trouble)}).")
+        notice(f"{source} comes from the cache, because the hub did not give it ({describe_cause(trouble)}).")
 
 
 def describe_lack(source: str, found: list[str]) -> str:
-    shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
     return (
-        f"{source} holds {shown or 'no files'}: to load a model, {SINGLE}, or {INDEX} with its shards, or {PICKLED} is needed. "
-        "Choose another repository or revision."
+        f"{source} holds {list_names(found) or 'no files'}: to load a model, {SINGLE}, or {INDEX} with its shards, "
+        f"or {PICKLED} is needed. Choose another repository or revision."
     )
 
 
@@ -154,13 +154,13 @@ def describe_obstacle(error: BaseException) -> str:
         advice = f"check your token and give it by {TOKEN}" if status in (401, 403) else "try again later"
         return f"{constants.ENDPOINT} answered with status {status}: {advice}"
     if isinstance(error, OSError) and error.errno is not None:  # the disk's: those of the connection are no OSError
-        return f"its files cannot be kept in {constants.HF_HUB_CACHE} ({summarise(error)}): make room, or set HF_HOME"
+        return f"its files cannot be kept in {constants.HF_HUB_CACHE} ({describe_cause(error)}): make room, or set HF_HOME"
     return (
-        f"fetching it from {constants.ENDPOINT} failed ({summarise(error)}): check the connection and HF_ENDPOINT, then try "
-        "again; files that came whole are kept"
+        f"fetching it from {constants.ENDPOINT} failed ({describe_cause(error)}): check the connection and HF_ENDPOINT, then "
+        "try again; files that came whole are kept"
     )
 
 
-def summarise(error: BaseException) -> str:
-    first = next(iter(str(error).splitlines()), "").rstrip(". ")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+def describe_cause(error: BaseException) -> str:
+    kind, first = type(error).__name__, summarise(error)
+    return kind if first == kind else f"{kind}: {first}"

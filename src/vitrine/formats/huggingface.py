@@ -4,11 +4,15 @@ Reads the names of transformers 4 and 5, writes those of 5. The configuration ho
 and checked against the tensors.
 """
 
+import math
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from vitrine.core.notices import notice
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.bit import require_bit
 from vitrine.formats.folding import as_table, with_rows
@@ -16,6 +20,7 @@ from vitrine.formats.format import (
     Described,
     Format,
     Given,
+    compute_grid,
     refuse_options,
     rename,
     require_transformer,
@@ -24,6 +29,7 @@ from vitrine.formats.format import (
     settle_preprocessing,
     settle_vit,
 )
+from vitrine.formats.huggingface_config import FILTERS
 from vitrine.formats.layout import Entry, Layout, pair
 from vitrine.formats.tensors import Tensors
 from vitrine.formats.timm import PORTED_STANDARDISE_EPS, infer_stages
@@ -40,12 +46,18 @@ OLD_NAMES = [
     (r"\.intermediate\.dense\.", ".mlp.fc1."),
     (r"\.output\.dense\.", ".mlp.fc2."),
 ]
+FAMILY = r"^(vit|deit|bit)\."
 HEADS = ("classifier.weight", "cls_classifier.weight", "classifier.1.weight")
 GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
 PATCHES = "embeddings.patch_embeddings.projection"
 ROOT = "embedder.convolution.weight"
-# Pillow's numbers, which the processor's configuration uses.
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+USUAL_BIT = {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "embedding_dynamic_padding": False,
+    "hidden_act": "relu",
+    "output_stride": 32,
+}
 
 
 class HuggingFace(Format):
@@ -58,12 +70,15 @@ class HuggingFace(Format):
         return any(name.endswith((f"{PATCHES}.weight", ROOT)) for name in names)
 
     def tidy(self, tensors: Tensors) -> Tensors:
-        bare = rename(tensors, [(r"^(vit|deit|bit)\.", ""), *OLD_NAMES])
+        bare = rename(tensors, [(FAMILY, ""), *OLD_NAMES])
         prefix = family_prefix(bare)
+        if prefix in ("vit.", "deit.") and "pooler.dense.weight" in bare:
+            notice("The pooler beside the classifier was left out, as transformers does: the classifier does not read it.")
+            bare = {name: stored for name, stored in bare.items() if not name.startswith("pooler.")}
         return {name if "classifier" in name else f"{prefix}{name}": stored for name, stored in bare.items()}
 
     def describe(self, given: Given) -> Described:
-        prefix = family_prefix({strip(name): stored for name, stored in given.tensors.items()})
+        prefix = family_prefix(re.sub(FAMILY, "", name) for name in given.tensors)
         if f"{prefix}{ROOT}" in given.tensors:
             config = infer_bit(given, prefix)
         else:
@@ -79,7 +94,7 @@ class HuggingFace(Format):
         if config.pool != "class":
             raise self.refuse(f"a model with pool={config.pool!r}")
         if config.hidden_head and config.num_classes > 0:
-            raise self.refuse("a hidden layer before a head (it can hold one without the head: load with num_classes=0)")
+            raise self.refuse("a hidden layer before a head (one without a head it can: add --num-classes 0)")
         return with_rows(*as_table(model))
 
     def layout(self, config: ModelConfig) -> Layout:
@@ -90,10 +105,6 @@ class HuggingFace(Format):
 
 
 HUGGING_FACE = HuggingFace()
-
-
-def strip(name: str) -> str:
-    return name.removeprefix("vit.").removeprefix("deit.").removeprefix("bit.")
 
 
 def family_prefix(bare: Iterable[str]) -> str:
@@ -116,18 +127,20 @@ def infer_vit(given: Given, prefix: str) -> ViTConfig:
     has_distillation = f"{prefix}embeddings.distillation_token" in given.tensors
     num_readout = 1 + int(has_distillation)
     image_size = read_image_size(given)
-    known_grid = None if image_size is None else (image_size[0] // p, image_size[1] // p)
+    known_grid = None if image_size is None else compute_grid(image_size, p, None)
     num_positions = given.shape(f"{prefix}embeddings.position_embeddings", 3)[1]
     grid, _ = settle_grid(given, num_positions, (num_readout,), known_grid)
+    if image_size is None or grid != known_grid:
+        image_size = (grid[0] * p, grid[1] * p)
     head = next((name for name in HEADS if name in given.tensors), None)
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=settle_num_heads(given, width, depth, mlp_dim, read_count(given, "num_attention_heads")),
+        num_heads=settle_num_heads(given, width, depth, mlp_dim, given.read_count(given.config or {}, "num_attention_heads")),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,
-        image_size=image_size or (grid[0] * p, grid[1] * p),
+        image_size=image_size,
         num_classes=0 if head is None else given.shape(head, 2)[0],
         hidden_head=f"{prefix}pooler.dense.weight" in given.tensors,
         distillation_token=has_distillation,
@@ -135,18 +148,17 @@ def infer_vit(given: Given, prefix: str) -> ViTConfig:
 
 
 def infer_bit(given: Given, prefix: str) -> ResNetConfig:
-    said = given.config or {}
-    usual = {"layer_type": "preactivation", "global_padding": None, "embedding_dynamic_padding": False, "hidden_act": "relu"}
-    for name, value in usual.items():
-        if said.get(name, value) not in (value, value or ""):
-            raise ValueError(f"{given.source} has {name}={said[name]!r}; read are BiT's with {name}={value!r}.")
+    for name, value in USUAL_BIT.items():
+        said = (given.config or {}).get(name, value)
+        if said != value and (said or value):  # no padding is None or empty
+            raise ValueError(f"{given.source} has {name}={said!r}; read are BiT's with {name}={value!r}.")
     root_dim, channels, *_ = given.shape(f"{prefix}{ROOT}", 4)
     names = {name.replace(".layers.", ".blocks."): stored for name, stored in given.tensors.items()}
     return ResNetConfig(
         stages=infer_stages(Given(given.source, names), f"{prefix}encoder."),
         width_factor=root_dim / 64,
         num_channels=channels,
-        num_groups=read_count(given, "num_groups") or 32,
+        num_groups=given.read_count(given.config or {}, "num_groups") or 32,
         num_classes=given.shape("classifier.1.weight", 2)[0] if "classifier.1.weight" in given.tensors else 0,
         standardise_eps=PORTED_STANDARDISE_EPS,
         image_size=read_crop(given) or (224, 224),
@@ -175,13 +187,6 @@ def read_choices(given: Given) -> tuple[str | None, float | None]:
     return GELUS[activation], norm_eps
 
 
-def read_count(given: Given, name: str) -> int | None:
-    value = (given.config or {}).get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"{given.source}: config.json says {name}={value!r}; needed is a whole number of at least 1.")
-    return value
-
-
 def read_image_size(given: Given) -> tuple[int, int] | None:
     """One number or two. Where config.json leaves it out, the library's own default of 224 holds."""
     if given.config is None:
@@ -207,39 +212,67 @@ def read_class_names(given: Given, config: ModelConfig) -> tuple[str, ...] | Non
 
 
 def describe_preprocessing(given: Given, config: ModelConfig) -> Preprocessing:
-    if given.processor is not None:
+    if given.processor is not None and given.facts.preprocess is None:
         return parse_processor(given.processor, config)
     is_deit = isinstance(config, ViTConfig) and config.distillation_token
     build = build_imagenet_preprocessing if is_deit else build_inception_preprocessing
     return settle_preprocessing(given, build(config.image_size, config.num_channels))
 
 
+@dataclass(frozen=True)
+class Processor:
+    """What one of Hugging Face's image processors does where its file says nothing."""
+
+    size: int | tuple[int, int] = (224, 224)
+    crop_size: int | None = None
+    resample: int = 2
+    number_is_short_side: bool = False
+    """What a bare number for the size means, in files of the first years."""
+
+
+PROCESSORS = {
+    "DeiT": Processor(size=(256, 256), crop_size=224, resample=3),
+    "Bit": Processor(size=224, crop_size=224, resample=3, number_is_short_side=True),
+}
+
+
 def parse_processor(said: dict[str, Any], config: ModelConfig) -> Preprocessing:
-    """A preprocessor_config.json as our preprocessing; old ones have bare numbers for sizes."""
-    resize = parse_size(said.get("size")) if said.get("do_resize", True) else None
-    crop = parse_size(said.get("crop_size")) if said.get("do_center_crop", "crop_size" in said) else None
-    if isinstance(resize, int) and crop is None:
-        resize = (resize, resize)  # old ViT processors: a bare number is both sides
-    if isinstance(crop, int):
-        crop = (crop, crop)
+    """A preprocessor_config.json as our preprocessing."""
+    name = str(said.get("image_processor_type") or said.get("feature_extractor_type") or "")
+    usual = next((processor for family, processor in PROCESSORS.items() if name.startswith(family)), Processor())
+    require_bytes_scaled(said)
+    resize = parse_size(said.get("size", usual.size)) if said.get("do_resize", True) else None
+    crop = None
+    if said.get("do_center_crop", usual.crop_size is not None or "crop_size" in said):
+        crop = parse_size(said.get("crop_size", usual.crop_size))
+    if isinstance(resize, int) and not isinstance(said.get("size"), dict) and not usual.number_is_short_side:
+        resize = (resize, resize)
     if crop is None:
         crop = resize if isinstance(resize, tuple) else config.image_size
+    crop = as_image_size(crop)
     if crop != config.image_size:
         raise ValueError(
             f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, and the model takes "
             f"{config.image_size[0]} x {config.image_size[1]}: correct it, or say what to do by --preprocess."
         )
-    usual = [0.5] * config.num_channels
-    normalised = said.get("do_normalize", True)
+    half, normalised = [0.5] * config.num_channels, said.get("do_normalize", True)
     return Preprocessing.from_json(
         {
             "resize": list(resize) if isinstance(resize, tuple) else resize,
             "crop": list(crop),
-            "interpolation": parse_filter(said.get("resample", 2)),
-            "mean": said.get("image_mean", usual) if normalised else [0.0] * config.num_channels,
-            "std": said.get("image_std", usual) if normalised else [1.0] * config.num_channels,
+            "interpolation": parse_filter(said.get("resample", usual.resample)),
+            "mean": said.get("image_mean", half) if normalised else [0.0] * config.num_channels,
+            "std": said.get("image_std", half) if normalised else [1.0] * config.num_channels,
         }
     )
+
+
+def require_bytes_scaled(said: dict[str, Any]) -> None:
+    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
+    if not isinstance(factor, int | float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
+        raise ValueError(
+            f"preprocessor_config.json scales values by {factor!r}; read is 1/255: say what to do by --preprocess."
+        )
 
 
 def parse_filter(number: object) -> str:
@@ -256,6 +289,8 @@ def parse_size(size: object) -> int | tuple[int, int] | None:
             return short
         case int():
             return size
+        case (int() as height, int() as width):
+            return height, width
         case None:
             return None
     raise ValueError(f"preprocessor_config.json has a size of {size!r}; read are height and width, or shortest_edge.")

@@ -5,7 +5,8 @@ from typing import Any
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 
-FILTER_NUMBERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+# Pillow's numbers for its filters.
+FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
 def describe_for_transformers(config: ModelConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def describe_processor(preprocessing: Preprocessing, config: ModelConfig) -> dic
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "resample": FILTER_NUMBERS[preprocessing.interpolation],
+        "resample": next(number for number, name in FILTERS.items() if name == preprocessing.interpolation),
         "image_mean": list(preprocessing.mean),
         "image_std": list(preprocessing.std),
         "do_center_crop": needs_crop,

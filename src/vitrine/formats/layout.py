@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitrine.formats.tensors import Tensors, list_names
+from vitrine.core.sentences import list_names
+from vitrine.formats.tensors import Tensors
 
 Shape = tuple[int, ...]
 

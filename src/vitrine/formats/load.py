@@ -1,5 +1,6 @@
 """From a checkpoint in anyone's format to a model, whole or not at all."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -10,6 +11,7 @@ from torch import Tensor
 
 import vitrine
 from vitrine.core.notices import notice
+from vitrine.core.sentences import list_names, summarise
 from vitrine.data.preprocessing import (
     Preprocessing,
     build_imagenet_preprocessing,
@@ -30,9 +32,10 @@ from vitrine.formats.config import Facts
 from vitrine.formats.format import Described, Format, Given
 from vitrine.formats.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub_reference
 from vitrine.formats.huggingface import parse_processor
+from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
 from vitrine.formats.known import recognise, strip_prefixes
 from vitrine.formats.layout import require_fit
-from vitrine.formats.tensors import TensorFile, Tensors, list_names, open_tensors, parse_json, read_json, summarise
+from vitrine.formats.tensors import TensorFile, Tensors, open_tensors, parse_json, read_json
 from vitrine.models.config import HybridConfig, ModelConfig, ResizeMethod, ResNetConfig, ViTConfig, as_image_size
 from vitrine.models.model import Model
 from vitrine.models.registry import build_empty
@@ -75,9 +78,10 @@ def load_checkpoint(
     if num_classes is not None and num_classes != checkpoint.model.config.num_classes:
         checkpoint = with_new_head(checkpoint, num_classes, str(source))
     if image_size is not None:
-        size = as_image_size(image_size)
-        checkpoint.model.resize(size, resize_method)
-        checkpoint = replace(checkpoint, preprocessing=checkpoint.preprocessing.resized(size))
+        checkpoint = with_image_size(checkpoint, as_image_size(image_size), resize_method)
+    if facts.preprocess is not None:
+        chosen = choose_preprocessing(facts.preprocess, checkpoint.model.config)
+        checkpoint = replace(checkpoint, preprocessing=chosen)
     return checkpoint
 
 
@@ -133,7 +137,7 @@ class Surroundings:
 
 
 def read_surroundings(file: TensorFile) -> Surroundings:
-    config = read_beside(file.path, "config.json")
+    config, processor = read_beside(file.path, "config.json"), read_beside(file.path, "preprocessor_config.json")
     own: Description | None = None
     side = file.path.with_name(file.path.name + SIDE_FILE_ENDING)
     if side.is_file():
@@ -141,9 +145,21 @@ def read_surroundings(file: TensorFile) -> Surroundings:
     elif {DESCRIPTION_KEY, SEAL_KEY} & file.metadata.keys():
         text = open_sealed(file.metadata, str(file.path))
         own = parse_description(parse_json(text, str(file.path)), str(file.path))
+        own = None if was_edited(own, config, processor, str(file.path)) else own
     elif config is not None and is_description(config):
         own = parse_description(config, str(file.path.with_name("config.json")))
-    return Surroundings(own, config, read_beside(file.path, "preprocessor_config.json"))
+    return Surroundings(own, config, processor)
+
+
+def was_edited(own: Description, config: dict[str, Any] | None, processor: dict[str, Any] | None, name: str) -> bool:
+    """Whether someone changed the JSON of a Hugging Face folder that we wrote: transformers follows it, so we do too."""
+    if config is None or "model_type" not in config:
+        return False
+    written = describe_for_transformers(own.config, own.class_names), describe_processor(own.preprocessing, own.config)
+    if json.loads(json.dumps(written)) == [config, processor]:
+        return False
+    notice(f"The JSON files beside {name} were changed since it was written: they count, not the description within it.")
+    return True
 
 
 def read_beside(path: Path, name: str) -> dict[str, Any] | None:
@@ -184,7 +200,7 @@ def describe(form: Format, tensors: Tensors, source: str, facts: Facts, surround
         if given.assumed:
             notice(f"{source} does not say, and was taken as usual for {form.name}: {'; '.join(given.assumed)}.")
         refuse_vain_facts(described.config, facts)
-    return replace(described, preprocessing=choose_preprocessing(facts.preprocess, described))
+    return described
 
 
 def apply_facts(config: ModelConfig, facts: Facts) -> ModelConfig:
@@ -199,17 +215,17 @@ def apply_facts(config: ModelConfig, facts: Facts) -> ModelConfig:
 
 def refuse_vain_facts(config: ModelConfig, facts: Facts) -> None:
     """A word that changes nothing was meant for another model."""
-    if isinstance(config, ViTConfig):
+    said = [field.name for field in fields(facts) if field.name != "preprocess" and getattr(facts, field.name) is not None]
+    if not isinstance(config, ViTConfig):
+        if said:
+            raise ValueError(f"{', '.join(said)} is said of a ResNet, which has no such thing: leave it out.")
         return
-    vain = [field.name for field in fields(facts) if field.name != "preprocess" and getattr(facts, field.name) is not None]
-    if vain:
-        raise ValueError(f"{', '.join(vain)} is said of a ResNet, which has no such thing: leave it out.")
+    if facts.gelu is not None and config.mlp == "swiglu":
+        raise ValueError(f"gelu={facts.gelu} is said of a model with SwiGLU, which has none: leave it out.")
 
 
-def choose_preprocessing(wish: Preprocessing | str | Path | None, described: Described) -> Preprocessing:
-    config = described.config
-    if wish is None:
-        return described.preprocessing
+def choose_preprocessing(wish: Preprocessing | str | Path, config: ModelConfig) -> Preprocessing:
+    """The user's, for the size that the model has in the end."""
     if isinstance(wish, Preprocessing):
         return wish
     if wish == "imagenet":
@@ -220,9 +236,12 @@ def choose_preprocessing(wish: Preprocessing | str | Path | None, described: Des
     if not path.is_file():
         raise FileNotFoundError(f"--preprocess {wish} is neither imagenet, inception nor a file of JSON.")
     content = read_json(path)
-    if "image_processor_type" in content or "do_resize" in content:
+    if {"image_processor_type", "feature_extractor_type", "do_resize"} & content.keys():
         return parse_processor(content, config)
-    return Preprocessing.from_json(content.get("preprocessing", content))
+    try:
+        return Preprocessing.from_json(content.get("preprocessing", content))
+    except ValueError as error:
+        raise ValueError(f"{path} does not describe a preprocessing: {error}") from None
 
 
 def fill(form: Format, config: ModelConfig, tensors: Tensors, source: str, checksum: str | None) -> Model[Any]:
@@ -260,7 +279,22 @@ def require_depth(config: ModelConfig, tensors: Mapping[str, Any], source: str) 
 
 
 def with_new_head(checkpoint: Checkpoint, num_classes: int, source: str) -> Checkpoint:
-    old = checkpoint.model.config.num_classes
-    checkpoint.model.reset_head(num_classes)
-    notice(f"{source} has {old} classes and {num_classes} were asked for: its head was replaced by a new one of zeros.")
+    model = checkpoint.model
+    old = model.config.num_classes
+    had_hidden_layer = getattr(model.config, "hidden_head", False)
+    model.reset_head(num_classes)
+    if num_classes == 0:
+        notice(f"The head of {source}, of {old} classes, was left out, as asked for: the model returns its features.")
+    else:
+        lost = "its head and the hidden layer before it were" if had_hidden_layer else "its head was"
+        notice(f"{source} has {old} classes and {num_classes} were asked for: {lost} replaced by a new one of zeros.")
     return replace(checkpoint, class_names=None)
+
+
+def with_image_size(checkpoint: Checkpoint, size: tuple[int, int], method: ResizeMethod) -> Checkpoint:
+    preprocessing = checkpoint.preprocessing.resized(size)  # first: it knows what no image can be
+    try:
+        checkpoint.model.resize(size, method)
+    except RuntimeError as error:  # torch's word for too little memory
+        raise ValueError(f"image_size={size} is too much for this machine: {summarise(error)}.") from None
+    return replace(checkpoint, preprocessing=preprocessing)

@@ -3,26 +3,30 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 import vitrine
 from vitrine.core.files import whole_file, whole_folder, write_json
 from vitrine.core.notices import notice
+from vitrine.core.sentences import summarise
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.formats.checkpoint import SIDE_FILE_ENDING, Checkpoint, Description, compute_checksum, seal
 from vitrine.formats.config import FORMAT_NAMES, FormatName
 from vitrine.formats.format import Format
 from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
 from vitrine.formats.known import FORMATS
+from vitrine.formats.timm import PORTED_STANDARDISE_EPS
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
 Written = Mapping[str, Tensor]
+FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 
 
 def save_model(
@@ -52,26 +56,31 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path, format: FormatName
     if format not in FORMAT_NAMES:
         raise ValueError(f"Unknown format {format!r}; there are {', '.join(FORMAT_NAMES)}.")
     form, path = FORMATS[format], Path(path)
-    require_path(form, path)
+    require_path(format, path)
     config, state = form.adapt(checkpoint.model)
     tensors = {name: part for entry in form.layout(config) for name, part in entry.write(state[entry.ours])}
     if path.suffix == ".npz":
         tensors = {name: as_numpy_kind(tensor) for name, tensor in tensors.items()}
     provenance = {**checkpoint.provenance, "written_by": f"vitrine {vitrine.__version__}"}
     description = Description(config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors))
-    if form.container == "folder":
-        write_folder(form, path, tensors, description)
-    else:
-        write_file(path, tensors, description)
+    try:
+        if form.container == "folder":
+            write_folder(form, path, tensors, description)
+        else:
+            write_file(path, tensors, description)
+    except (SafetensorError, RuntimeError) as error:  # how safetensors and torch speak of a full disk or a forbidden place
+        raise OSError(
+            f"Cannot write {path}: {summarise(error)}. See whether there is room, and whether you may write."
+        ) from None
     warn_of_other_readers(form, config, path)
 
 
-def require_path(form: Format, path: Path) -> None:
-    endings = {"npz": (".npz",), "torch": (".safetensors", ".pth", ".pt"), "folder": ()}[form.container]
+def require_path(format: FormatName, path: Path) -> None:
+    endings = {"npz": (".npz",), "torch": (".safetensors", ".pth", ".pt"), "folder": ()}[FORMATS[format].container]
     if endings and path.suffix not in endings:
-        raise ValueError(f"The format {form.name} is written to a file ending in {' or '.join(endings)}, not to {path}.")
+        raise ValueError(f"The format {format} is written to a file ending in {' or '.join(endings)}, not to {path}.")
     if not endings and path.suffix in (".npz", ".safetensors", ".pth", ".pt"):
-        raise ValueError(f"The format {form.name} is written as a folder, not to a file such as {path}: leave the ending out.")
+        raise ValueError(f"The format {format} is written as a folder, not to a file such as {path}: leave the ending out.")
 
 
 def as_numpy_kind(tensor: Tensor) -> Tensor:
@@ -80,7 +89,7 @@ def as_numpy_kind(tensor: Tensor) -> Tensor:
 
 
 def write_folder(form: Format, path: Path, tensors: Written, description: Description) -> None:
-    with whole_folder(path, marker="config.json") as folder:
+    with whole_folder(path, FOLDER_FILES) as folder:
         if form.name == "vitrine":
             save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
             write_json(folder / "config.json", description.to_json())
@@ -95,16 +104,21 @@ def write_file(path: Path, tensors: Written, description: Description) -> None:
     with whole_file(path) as partial:
         if path.suffix == ".safetensors":
             save_file(dict(tensors), partial, metadata=describe_in_metadata(description))
-            side.unlink(missing_ok=True)  # an older file's, which the reader would prefer
-            return
-        with partial.open("wb") as file:
-            if path.suffix == ".npz":
-                arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-                np.savez(file, allow_pickle=False, **arrays)
-            else:
-                torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
-        # A reader that comes between the two renames finds a checksum that does not fit, not a wrong model.
-        write_json(side, description.to_json())
+        else:
+            with partial.open("wb") as file:
+                write_numbers(file, path.suffix, tensors)
+            # A reader that comes between the two renames finds a checksum that does not fit, not a wrong model.
+            write_json(side, description.to_json())
+    if path.suffix == ".safetensors":
+        side.unlink(missing_ok=True)  # an older file's, which the reader would prefer
+
+
+def write_numbers(file: BinaryIO, suffix: str, tensors: Written) -> None:
+    if suffix == ".npz":
+        arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+        np.savez(file, allow_pickle=False, **arrays)
+    else:
+        torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
 
 
 def describe_in_metadata(description: Description) -> dict[str, str]:
@@ -122,8 +136,10 @@ def warn_of_other_readers(form: Format, config: ModelConfig, path: Path) -> None
         if config.norm_eps != form.norm_eps:
             others.append(f"LayerNorm epsilon {config.norm_eps:g}, where {form.norm_eps:g} is usual")
     if isinstance(config, ResNetConfig) and form.name != "vitrine":
-        usual = replace(config, norm_eps=None, standardise_eps=1e-10 if form.name == "bit" else 1e-8)
+        usual = replace(config, norm_eps=None, standardise_eps=None if form.name == "bit" else PORTED_STANDARDISE_EPS)
         if config.epsilons != usual.epsilons:
             others.append(f"epsilons {config.epsilons[0]:g} and {config.epsilons[1]:g}, where {usual.epsilons} are usual")
+    if form.name == "hf" and isinstance(config, ViTConfig) and config.num_classes == 0 and not config.hidden_head:
+        notice(f"{path} has neither head nor pooler: load it in transformers with add_pooling_layer=False.")
     if others:
         notice(f"{path} was written for a model with {' and '.join(others)} for {form.name}: set that in other programs.")

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitrine.core.console import format_bytes
+from vitrine.core.sentences import list_names, summarise
 
 # The kinds of numbers that weights may have, as safetensors calls them.
 SAFETENSORS_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -232,15 +233,3 @@ def one_sentence(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # parsers of foreign bytes raise anything, from KeyError to RuntimeError
         raise ValueError(f"{path} cannot be read as {kind}: {summarise(error)}. Fetch or copy it again.") from None
-
-
-def summarise(error: BaseException) -> str:
-    """The first sentence of an error, of readable length."""
-    line = next(iter(str(error).strip().splitlines()), "")
-    return (line.split(". ")[0].rstrip(".") or type(error).__name__)[:200]
-
-
-def list_names(names: list[str], limit: int = 8) -> str:
-    """Names from a file, which may be anything, on one line."""
-    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -5,10 +5,12 @@ Also the names of the files that DeiT's and DINOv2's authors released, which tim
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
+from vitrine.core.sentences import list_names
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing
 from vitrine.formats.bit import require_bit
 from vitrine.formats.folding import as_table, without_rows
@@ -16,6 +18,8 @@ from vitrine.formats.format import (
     Described,
     Format,
     Given,
+    compute_grid,
+    compute_stride,
     refuse_options,
     rename,
     require_transformer,
@@ -27,7 +31,7 @@ from vitrine.formats.format import (
 )
 from vitrine.formats.layout import Entry, Layout, pair
 from vitrine.formats.tensors import Tensors
-from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
 PATCHES = "patch_embed.proj.weight"
@@ -54,15 +58,13 @@ class Timm(Format):
         )
 
     def describe(self, given: Given) -> Described:
-        known = find_pretrained_cfg(given)
+        said = read_hub_config(given)
         if PATCHES in given.tensors:
-            # With timm's own word that it is one of its ViTs, GELU and epsilon are those of all its ViTs.
-            settled = {} if known is None else {"gelu": self.gelu, "norm_eps": self.norm_eps}
-            config = settle_vit(given, self, infer_vit(given, known), **settled)
+            config = settle_vit(given, self, infer_vit(given, said), gelu=said.gelu)
         else:
-            config = infer_resnet(given, known)
-        if known is not None:
-            return Described(config, parse_preprocessing(known, config))
+            config = infer_resnet(given, said)
+        if said.preprocessing is not None and given.facts.preprocess is None:
+            return Described(config, parse_preprocessing(said.preprocessing, config))
         usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
         return Described(config, settle_preprocessing(given, usual))
 
@@ -91,47 +93,124 @@ class Timm(Format):
 TIMM = Timm()
 
 
-def infer_vit(given: Given, known: dict[str, Any] | None) -> ViTConfig:
+@dataclass(frozen=True)
+class HubConfig:
+    """What timm's config.json on the hub says that tensors do not; nothing, for a bare file."""
+
+    preprocessing: dict[str, Any] | None = None
+    image_size: tuple[int, int] | None = None
+    num_heads: int | None = None
+    gelu: Literal["tanh", "erf"] | None = None
+    pool: Pool | None = None
+
+
+POOLS: dict[str, Pool] = {"token": "class", "avg": "mean", "map": "map"}
+# Arguments of timm's models that tensors show, or that matter in training alone.
+SEEN_ARGUMENTS = {
+    *("depth", "embed_dim", "patch_size", "mlp_ratio", "num_classes", "in_chans", "class_token", "reg_tokens", "init_values"),
+    *("no_embed_class", "fc_norm", "qkv_bias", "drop_rate", "drop_path_rate", "proj_drop_rate", "pos_drop_rate"),
+    *("attn_drop_rate", "patch_drop_rate", "weight_init", "dynamic_img_size", "layers", "width_factor"),
+}
+
+
+def read_hub_config(given: Given) -> HubConfig:
+    said = given.config or {}
+    pretrained, arguments = said.get("pretrained_cfg"), said.get("model_args") or {}
+    if not isinstance(pretrained, dict):
+        return HubConfig()
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{given.source}: config.json's model_args must be an object of JSON.")
+    unknown = sorted(arguments.keys() - SEEN_ARGUMENTS - {"img_size", "num_heads", "act_layer", "global_pool"})
+    if unknown:
+        raise ValueError(f"{given.source}: config.json builds the model with {list_names(unknown)}, which is not known here.")
+    pool = arguments.get("global_pool", said.get("global_pool"))
+    return HubConfig(
+        preprocessing=pretrained,
+        image_size=parse_input_size(arguments.get("img_size")) or parse_input_size(pretrained.get("input_size")),
+        num_heads=given.read_count(arguments, "num_heads"),
+        gelu=parse_activation(given, arguments.get("act_layer"), said.get("architecture")),
+        pool=POOLS.get(pool) if isinstance(pool, str) else None,
+    )
+
+
+def parse_activation(given: Given, activation: object, architecture: object) -> Literal["tanh", "erf"] | None:
+    """timm's ViTs compute with erf, its SigLIP ones and whoever says so with tanh."""
+    if activation is None:
+        return "tanh" if "siglip" in str(architecture) else None
+    if activation not in ("gelu", "gelu_tanh"):
+        raise ValueError(f"{given.source}: config.json says act_layer={activation!r}; read are gelu and gelu_tanh.")
+    return "tanh" if activation == "gelu_tanh" else "erf"
+
+
+def parse_input_size(size: object) -> tuple[int, int] | None:
+    """One number, two, or three with the channels first."""
+    match size:
+        case int() as side if side > 0:
+            return side, side
+        case [int() as height, int() as width] | [int(), int() as height, int() as width] if min(height, width) > 0:
+            return height, width
+    return None
+
+
+def infer_vit(given: Given, said: HubConfig) -> ViTConfig:
     width, channels, p, _ = given.shape(PATCHES, 4)
+    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in given.tensors)
+    stem: dict[str, Any] = infer_stem(given) if is_hybrid else {"num_channels": channels}
+    sizes = infer_sizes(given, width, p, said) | infer_tokens(given, said)
+    image_size, positions = infer_positions(given, p, stem.get("stem_stages"), said)
+    kind = HybridConfig if is_hybrid else ViTConfig
+    return kind(**sizes, **stem, **positions, image_size=image_size)
+
+
+def infer_sizes(given: Given, width: int, patch_size: int, said: HubConfig) -> dict[str, Any]:
     depth = given.count(r"blocks\.(\d+)\.")
     num_hidden, _ = given.shape("blocks.0.mlp.fc1.weight", 2)
     _, mlp_dim = given.shape("blocks.0.mlp.fc2.weight", 2)
-    has = given.tensors.__contains__
-    num_readout = int(has("cls_token")) + int(has("dist_token"))
-    pool = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
-    if pool == "map" and (num_readout > 0 or has("reg_token")):
-        raise ValueError(f"{given.source} pools by attention over prefix tokens too, which no model of ours does.")
-    shared: dict[str, Any] = {
+    return {
         "width": width,
         "depth": depth,
-        "num_heads": settle_num_heads(given, width, depth, mlp_dim, is_sure=known is not None),
+        "num_heads": settle_num_heads(given, width, depth, mlp_dim, said.num_heads),
         "mlp_dim": mlp_dim,
-        "patch_size": p,
+        "patch_size": patch_size,
         "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",
-        "num_classes": given.shape("head.weight", 2)[0] if has("head.weight") else 0,
-        "hidden_head": has("pre_logits.fc.weight"),
+        "num_classes": given.shape("head.weight", 2)[0] if "head.weight" in given.tensors else 0,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in given.tensors else None,
+    }
+
+
+def infer_tokens(given: Given, said: HubConfig) -> dict[str, Any]:
+    """Which tokens there are beside the patches, and how features are made of all."""
+    has = given.tensors.__contains__
+    seen = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
+    pool = said.pool or seen
+    if pool == "map" and (has("cls_token") or has("reg_token")):
+        raise ValueError(f"{given.source} pools by attention over prefix tokens too, which no model of ours does.")
+    return {
         "pool": pool,
         "norm_after_pool": has("fc_norm.weight"),
+        "hidden_head": has("pre_logits.fc.weight"),
         "class_token": True if has("cls_token") and pool != "class" else None,
         "distillation_token": has("dist_token"),
         "num_registers": given.shape("reg_token", 3)[1] if has("reg_token") else 0,
-        "layer_scale": 1e-5 if has("blocks.0.ls1.gamma") else None,
     }
-    stem = infer_stem(given) if any(name.startswith(f"{BACKBONE}.") for name in given.tensors) else None
-    stride = p if stem is None else p * 2 ** (2 + max(0, len(stem["stem_stages"]) - 1))
-    image_size = find_image_size(known)
-    grid = None if image_size is None else (image_size[0] // stride, image_size[1] // stride)
-    if has("pos_embed"):
-        rows = (num_readout, 0) if num_readout > 0 else (0,)
-        grid, num_rows = settle_grid(given, given.shape("pos_embed", 3)[1], rows, grid)
-        shared["class_position"] = None if num_rows == num_readout else False
+
+
+def infer_positions(
+    given: Given, p: int, stages: tuple[int, ...] | None, said: HubConfig
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The size of the images, and whether the readout tokens have positions."""
+    num_readout = sum(name in given.tensors for name in ("cls_token", "dist_token"))
+    stride = compute_stride(p, stages)
+    known = None if said.image_size is None else compute_grid(said.image_size, p, stages)
+    if "pos_embed" not in given.tensors:
+        grid, options = settle_unseen_grid(given, stride, known), {"position": "none"}
     else:
-        shared["position"] = "none"
-        grid = settle_unseen_grid(given, stride, grid)
-    size = image_size or (grid[0] * stride, grid[1] * stride)
-    if stem is None:
-        return ViTConfig(**shared, num_channels=channels, image_size=size)
-    return HybridConfig(**shared, **stem, image_size=size)
+        rows = (num_readout, 0) if num_readout > 0 else (0,)
+        grid, num_rows = settle_grid(given, given.shape("pos_embed", 3)[1], rows, known)
+        options = {"class_position": None if num_rows == num_readout else False}
+    if said.image_size is not None and grid == known:
+        return said.image_size, options
+    return (grid[0] * stride, grid[1] * stride), options
 
 
 def infer_stem(given: Given) -> dict[str, Any]:
@@ -141,7 +220,7 @@ def infer_stem(given: Given) -> dict[str, Any]:
     return {"stem_stages": infer_stages(given, f"{BACKBONE}."), "stem_width_factor": root_dim / 64, "num_channels": channels}
 
 
-def infer_resnet(given: Given, known: dict[str, Any] | None) -> ResNetConfig:
+def infer_resnet(given: Given, said: HubConfig) -> ResNetConfig:
     root_dim, channels, *_ = given.shape("stem.conv.weight", 4)
     return ResNetConfig(
         stages=infer_stages(given, ""),
@@ -149,7 +228,7 @@ def infer_resnet(given: Given, known: dict[str, Any] | None) -> ResNetConfig:
         num_channels=channels,
         num_classes=given.shape("head.fc.weight", 4)[0] if "head.fc.weight" in given.tensors else 0,
         standardise_eps=PORTED_STANDARDISE_EPS,
-        image_size=find_image_size(known) or (224, 224),
+        image_size=said.image_size or (224, 224),
     )
 
 
@@ -157,19 +236,6 @@ def infer_stages(given: Given, prefix: str) -> tuple[int, ...]:
     prefix = prefix.replace(".", r"\.")
     num_stages = given.count(rf"{prefix}stages\.(\d+)\.")
     return tuple(given.count(rf"{prefix}stages\.{stage}\.blocks\.(\d+)\.") for stage in range(num_stages))
-
-
-def find_pretrained_cfg(given: Given) -> dict[str, Any] | None:
-    """What timm writes beside its weights on the hub."""
-    found = (given.config or {}).get("pretrained_cfg")
-    return found if isinstance(found, dict) else None
-
-
-def find_image_size(known: dict[str, Any] | None) -> tuple[int, int] | None:
-    match (known or {}).get("input_size"):
-        case [int(), int() as height, int() as width] if min(height, width) > 0:
-            return height, width
-    return None
 
 
 def parse_preprocessing(known: dict[str, Any], config: ModelConfig) -> Preprocessing:

@@ -12,7 +12,8 @@ from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 
-# Relative to the largest logit: rounding of float32 through a hundred layers stays below, another GELU or epsilon above.
+# Of the largest logit, and of the largest feature: rounding of float32 through a hundred layers stays below; another GELU,
+# other heads or another mean are far above, another epsilon of the norms a little.
 TOLERANCE = 1e-5
 
 
@@ -21,29 +22,50 @@ class Comparison:
     reader: str
     """Who read what was written."""
     max_difference: float
-    """Of any logit (or feature, where there is no head) of any image."""
+    """Of any logit of any image."""
     max_logit: float
+    max_feature_difference: float
+    """Of what the head reads; without it, a head of zeros would prove anything."""
+    max_feature: float
     same_answers: int
     """Images whose first class is the same."""
     num_images: int
+    same_description: bool
+    """Preprocessing and class names; the peer's are not asked."""
 
     @property
     def is_equal(self) -> bool:
-        return self.max_difference <= TOLERANCE * max(1.0, self.max_logit)
+        logits_agree = self.max_difference <= TOLERANCE * self.max_logit
+        features_agree = self.max_feature_difference <= TOLERANCE * self.max_feature
+        return logits_agree and features_agree and self.same_description
 
 
 @torch.no_grad()
 def verify_checkpoint(checkpoint: Checkpoint, path: str | Path, images: Tensor, device: str = "cpu") -> list[Comparison]:
-    """Compare `checkpoint` with what lies at `path`, on bytes or normalised images (B, C, H, W)."""
-    normalised = (checkpoint.preprocessing.normalise(images) if images.dtype == torch.uint8 else images).to(device)
-    expected = checkpoint.model.to(device).eval()(normalised).cpu()
+    """Compare `checkpoint` with what lies at `path`, on images as bytes (B, C, H, W)."""
+    expected = run(checkpoint, images, device)
     reloaded = load_checkpoint(path)
-    again = reloaded.preprocessing.normalise(images) if images.dtype == torch.uint8 else images
-    comparisons = [compare("vitrine", reloaded.model.to(device)(again.to(device)).cpu(), expected)]
+    comparisons = [compare("vitrine", run(reloaded, images, device), expected, is_same_description(checkpoint, reloaded))]
     peer = load_peer(Path(path), checkpoint)
     if peer is not None:
-        comparisons.append(compare("transformers", run_peer(peer.to(device), normalised, checkpoint).cpu(), expected))
+        normalised = checkpoint.preprocessing.normalise(images.to(device))
+        comparisons.append(compare("transformers", run_peer(peer.to(device), normalised, checkpoint), expected, True))
     return comparisons
+
+
+Outputs = tuple[Tensor, Tensor]
+
+
+def run(checkpoint: Checkpoint, images: Tensor, device: str) -> Outputs:
+    """Features and logits."""
+    model = checkpoint.model.to(device).eval()
+    encoded = model.encode(checkpoint.preprocessing.normalise(images.to(device)))
+    logits = model.classify(encoded)
+    return model.pool(encoded).cpu(), torch.stack(logits).mean(dim=0).cpu()
+
+
+def is_same_description(one: Checkpoint, other: Checkpoint) -> bool:
+    return (one.preprocessing, one.class_names) == (other.preprocessing, other.class_names)
 
 
 def draw_images(checkpoint: Checkpoint, count: int, seed: int) -> Tensor:
@@ -57,13 +79,17 @@ def draw_images(checkpoint: Checkpoint, count: int, seed: int) -> Tensor:
     return (images * 255).round().to(torch.uint8)
 
 
-def compare(reader: str, actual: Tensor, expected: Tensor) -> Comparison:
+def compare(reader: str, actual: Outputs, expected: Outputs, same_description: bool) -> Comparison:
+    (features, logits), (expected_features, expected_logits) = actual, expected
     return Comparison(
         reader=reader,
-        max_difference=float((actual - expected).abs().max()),
-        max_logit=float(expected.abs().max()),
-        same_answers=int((actual.argmax(dim=1) == expected.argmax(dim=1)).sum()),
-        num_images=len(expected),
+        max_difference=float((logits - expected_logits).abs().max()),
+        max_logit=float(expected_logits.abs().max()),
+        max_feature_difference=float((features - expected_features).abs().max()),
+        max_feature=float(expected_features.abs().max()),
+        same_answers=int((logits.argmax(dim=1) == expected_logits.argmax(dim=1)).sum()),
+        num_images=len(logits),
+        same_description=same_description,
     )
 
 
@@ -84,11 +110,11 @@ def load_peer(path: Path, checkpoint: Checkpoint) -> Any:
     return transformers.AutoModelForImageClassification.from_pretrained(path).eval()
 
 
-def run_peer(peer: Any, images: Tensor, checkpoint: Checkpoint) -> Tensor:
-    output = peer(images)
+def run_peer(peer: Any, images: Tensor, checkpoint: Checkpoint) -> Outputs:
     config = checkpoint.model.config
-    if config.num_classes > 0:
-        return output.logits
+    base = peer.base_model(images)
     if isinstance(config, ViTConfig) and not config.hidden_head:
-        return output.last_hidden_state[:, : config.num_readout_tokens].mean(dim=1)
-    return output.pooler_output.flatten(1)
+        features = base.last_hidden_state[:, : config.num_readout_tokens].mean(dim=1)
+    else:
+        features = base.pooler_output.flatten(1)
+    return features.cpu(), (peer(images).logits if config.num_classes > 0 else features).cpu()

@@ -61,6 +61,8 @@ class ResNet(Model[ResNetConfig]):
         return encoded.tokens.mean(dim=1)
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
+        if method != "paper":
+            raise ValueError(f"A ResNet has no positions to resize by method={method!r}: leave it out.")
         self.config = replace(self.config, image_size=as_image_size(image_size))
 
 

@@ -90,8 +90,9 @@ class VisionTransformer(Model[ViTConfig]):
 
     def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
         super().reset_head(num_classes, head_bias)
-        self.config = replace(self.config, hidden_head=False)
-        self.hidden_head = None
+        if num_classes > 0:  # without a head, features stay what the head would read
+            self.config = replace(self.config, hidden_head=False)
+            self.hidden_head = None
         self.head_distillation = None if self.head_distillation is None else self.build_head()
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
