@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from peers import load_module
 from vitrine.core.console import print_table
-from vitrine.formats import Facts, load_model, save_model
+from vitrine.formats import load_model, save_model
 from vitrine.formats.config import FormatName
 from vitrine.models.model import Model
 from vitrine.models.registry import build_model
@@ -71,6 +71,8 @@ TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
     ("timm DINOv2 SwiGLU", build_timm_giant),
     ("timm mean pool, fc_norm", partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="avg")),
     ("timm attention pool", partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="map", class_token=False)),
+    ("timm SigLIP", partial(build_timm, "vit_base_patch16_siglip_224", depth=2)),
+    ("timm So400m SigLIP", partial(build_timm, "vit_so400m_patch16_siglip_256", depth=1)),
     ("timm R26+S/32", partial(build_timm, "vit_small_r26_s32_224", depth=2)),
     ("timm R50+B/16", partial(build_timm, "vit_base_r50_s16_224", depth=2)),
     ("timm R+Ti/16", partial(build_timm, "vit_tiny_r_s16_p8_224", depth=2)),
@@ -80,13 +82,16 @@ TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
 
 
 def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, Tensor]:
-    peer = build().eval()
+    peer: Any = build().eval()
     fill(peer)
-    path = folder / "peer.pth"
-    torch.save(peer.state_dict(), path)
-    size = find_image_size(peer)
-    grid = None if size[0] == size[1] else (size[0] // 16, size[1] // 16)
-    model = load_model(path, facts=Facts(grid=grid))
+    if hasattr(peer, "pretrained_cfg"):  # timm's, as it writes a folder for the hub
+        path, depth = folder / "peer", {"depth": len(peer.blocks)} if hasattr(peer, "blocks") else {}
+        size = {"img_size": find_image_size(peer)} if hasattr(peer, "patch_embed") else {}
+        load_module("timm.models._hub").save_for_hf(peer, str(path), model_args={**depth, **size})
+    else:
+        path = folder / "peer.pth"
+        torch.save(peer.state_dict(), path)
+    model = load_model(path)
     images = torch.randn(2, 3, *model.config.image_size)
     return model(images), peer(images)
 

@@ -37,6 +37,20 @@ def test_to_hugging_face_and_verified(ours: Path, tmp_path: Path, capsys: pytest
     target = tmp_path / "report.json"
     main(["convert", str(ours), str(tmp_path / "hf"), "--format", "hf", "--verify", "--json", str(target)])
     lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == [
+        "read",
+        "by",
+        "largest",
+        "difference",
+        "of",
+        "logits",
+        "of",
+        "features",
+        "largest",
+        "logit",
+        "same",
+        "answer",
+    ]
     assert lines[0] == f"{tmp_path / 'hf'}: 5,429 parameters, 24 x 24 pixels, 5 classes, hf"
     assert [line.split()[0] for line in lines[2:]] == ["vitrine", "transformers"]
     assert all(line.rstrip().endswith("8 of 8  equal") for line in lines[2:])
@@ -107,7 +121,14 @@ def test_mistakes_cost_a_sentence(ours: Path, tmp_path: Path, capsys: pytest.Cap
     assert "No checkpoint at" in fail(capsys, tmp_path / "none", out, "--format", "hf")
     assert "cannot hold models of the kind ViT" in fail(capsys, ours, tmp_path / "o.npz", "--format", "bit")
     assert "--image-size big must be one number" in fail(capsys, ours, out, "--format", "hf", "--image-size", "big")
-    assert "belong to --verify" in fail(capsys, ours, out, "--format", "hf", "--json", tmp_path / "j")
+    for option, value in (("--json", tmp_path / "j"), ("--seed", 1), ("--device", "cuda"), ("--images", tmp_path / "i")):
+        assert "belong to --verify" in fail(capsys, ours, out, "--format", "hf", option, value)
+    assert "belongs to --image-size" in fail(capsys, ours, out, "--format", "hf", "--resize-method", "timm")
+    assert "a file ending in .npz" in fail(capsys, tmp_path / "none", out, "--format", "google-2020")
+    assert "does not exist. Create it first" in fail(capsys, ours, tmp_path / "no" / "out", "--format", "hf")
+    assert "i is no file" in fail(capsys, ours, out, "--format", "hf", "--verify", "--images", tmp_path / "i")
+    assert "--device toaster is not" in fail(capsys, ours, out, "--format", "hf", "--verify", "--device", "toaster")
+    assert "must be a text file" in fail(capsys, ours, out, "--format", "hf", "--class-names", tmp_path / "no.txt")
     assert "invalid choice" in fail(capsys, ours, out, "--format", "keras")
     assert "does not name a model on the hub" in fail(capsys, "hf://google", out, "--format", "hf")
     assert "6 class names" in fail(

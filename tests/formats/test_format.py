@@ -47,28 +47,22 @@ def test_only_what_nobody_said_is_noted() -> None:
 def test_a_variants_sizes_tell_its_heads(variant: str) -> None:
     sizes = VARIANTS[variant]
     given = make_given()
-    assert settle_num_heads(given, sizes["width"], sizes["depth"], sizes["mlp_dim"]) == sizes["num_heads"]
+    assert settle_num_heads(given, sizes["width"], sizes["mlp_dim"]) == sizes["num_heads"]
     assert given.assumed == [f"{sizes['num_heads']} heads (--num-heads)"]
 
 
 def test_other_heads_are_64_wide() -> None:
-    assert settle_num_heads(make_given(), 1280, 7, 99) == 20
+    assert settle_num_heads(make_given(), 1280, 99) == 20
     with pytest.raises(
         ValueError, match="the file does not tell how many heads share its width of 100: pass it as --num-heads"
     ):
-        settle_num_heads(make_given(), 100, 12, 400)
+        settle_num_heads(make_given(), 100, 400)
 
 
 def test_the_users_heads_stand_above_the_checkpoints() -> None:
     given = make_given(num_heads=5)
-    assert settle_num_heads(given, 100, 12, 400, known=4) == 5
-    assert settle_num_heads(make_given(), 100, 12, 400, known=4) == 4
-    assert given.assumed == []
-
-
-def test_heads_of_a_sure_source_are_not_noted() -> None:
-    given = make_given()
-    assert settle_num_heads(given, 768, 12, 3072, is_sure=True) == 12
+    assert settle_num_heads(given, 100, 400, known=4) == 5
+    assert settle_num_heads(make_given(), 100, 400, known=4) == 4
     assert given.assumed == []
 
 

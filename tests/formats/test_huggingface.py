@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,73 @@ def test_what_it_cannot_hold_is_refused(changes: dict[str, Any], tmp_path: Path)
     with pytest.raises(ValueError, match="The format hf cannot hold"):
         save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "out", "hf")
     assert not (tmp_path / "out").exists()
+
+
+def change(folder: Path, name: str, **changes: Any) -> None:
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_pooler_beside_the_classifier_is_left_out_aloud(tmp_path: Path) -> None:
+    """transformers does not read it there; taken for a hidden layer it would change every answer."""
+    peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6)), tmp_path, PROCESSOR)
+    state = load_file(tmp_path / "model.safetensors")
+    pooler = {"vit.pooler.dense.weight": torch.randn(32, 32), "vit.pooler.dense.bias": torch.randn(32)}
+    save_file(state | pooler, tmp_path / "model.safetensors")
+    with pytest.warns(Notice, match="The pooler beside the classifier was left out, as transformers does"):
+        model = load_checkpoint(tmp_path).model
+    images = draw(2, 3, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"output_stride": 16}, {"layer_type": "bottleneck"}, {"global_padding": "same"}])
+def test_another_bit_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.BIT), tmp_path / "out", "hf")
+    forget(tmp_path / "out")
+    change(tmp_path / "out", "config.json", **changes)
+    with pytest.raises(ValueError, match=f"has {next(iter(changes))}=.*; read are BiT's with"):
+        load_quietly(tmp_path / "out")
+
+
+def test_changed_json_counts_as_it_does_for_transformers(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
+    change(tmp_path / "out", "config.json", layer_norm_eps=1e-3)
+    change(tmp_path / "out", "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
+    with pytest.warns(Notice, match="were changed since it was written: they count"):
+        checkpoint = load_checkpoint(tmp_path / "out")
+    assert checkpoint.model.config.norm_eps == 1e-3
+    assert checkpoint.preprocessing.mean == (0.1, 0.2, 0.3)
+
+
+def test_the_users_preprocessing_counts_where_the_files_does_not_fit(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
+    forget(tmp_path / "out")
+    change(tmp_path / "out", "preprocessor_config.json", crop_size={"height": 9, "width": 9})
+    with pytest.raises(ValueError, match=r"makes images of 9 x 9 pixels, .* say what to do by --preprocess"):
+        load_checkpoint(tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out", facts=Facts(preprocess="imagenet")).preprocessing.crop == (24, 24)
+
+
+def test_the_users_grid_counts(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
+    model = load_quietly(forget(tmp_path / "out"), Facts(grid=(4, 9), preprocess="inception")).model
+    assert model.config.image_size == (16, 36)
+
+
+@torch.no_grad()
+def test_the_paper_s_hidden_layer_becomes_the_pooler(tmp_path: Path) -> None:
+    """As of the ImageNet-21k files: the head goes, the hidden layer stays, and transformers has it as its pooler."""
+    checkpoint = make_checkpoint(configs.ViTConfig(**cases.SMALL, hidden_head=True, num_classes=5))
+    save_quietly(checkpoint, tmp_path / "a.npz", "google-2020")
+    with pytest.warns(Notice, match="was left out, as asked for: the model returns its features"):
+        headless = load_checkpoint(tmp_path / "a.npz", num_classes=0)
+    save_quietly(headless, tmp_path / "out", "hf")
+    images = draw(2, 3, 24, 24)
+    peer = ViTModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(headless.model(images), peer(images).pooler_output, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_without_head_and_pooler_says_how_to_load_it(tmp_path: Path) -> None:
+    with pytest.warns(Notice, match="neither head nor pooler: load it in transformers with add_pooling_layer=False"):
+        save_checkpoint(make_checkpoint(replace(cases.VIT, num_classes=0)), tmp_path / "out", "hf")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, BitImageProcessorPil, ViTImageProcessorPil
+from transformers import AutoConfig, BitImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
 
 from tests.filling import build_filled
 from tests.formats import cases
@@ -18,6 +18,7 @@ from vitrine.data.preprocessing import (
     build_inception_preprocessing,
 )
 from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.huggingface import parse_processor
 
 SIZE = cases.VIT.image_size
 
@@ -67,3 +68,35 @@ def test_their_configuration_reads_ours(tmp_path: Path) -> None:
     assert (config.model_type, config.hidden_size, config.num_attention_heads) == ("vit", 16, 2)
     assert (config.hidden_act, config.layer_norm_eps) == ("gelu_pytorch_tanh", 1e-6)
     assert config.id2label == dict(enumerate("abcde"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (DeiTImageProcessorPil, {"feature_extractor_type": "DeiTFeatureExtractor", "size": 28, "crop_size": 24}),
+        (
+            DeiTImageProcessorPil,
+            {"image_processor_type": "DeiTImageProcessor", "size": {"height": 30, "width": 26}, "crop_size": 24},
+        ),
+        (BitImageProcessorPil, {"image_processor_type": "BitImageProcessor", "size": 28, "crop_size": 24}),
+        (ViTImageProcessorPil, {"feature_extractor_type": "ViTFeatureExtractor", "size": 24}),
+        (
+            ViTImageProcessorPil,
+            {"image_processor_type": "ViTImageProcessor", "size": {"height": 24, "width": 24}, "resample": 3},
+        ),
+    ],
+)
+def test_files_of_all_years_mean_what_they_mean_to_their_processor(kind: Any, said: dict[str, Any]) -> None:
+    """A bare number is the short side to one and both sides to another, and what is left out differs too."""
+    said = {**said, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
+    options = {name: value for name, value in said.items() if not name.endswith("_type")}
+    theirs = kind(**options)(image, return_tensors="pt")["pixel_values"][0]
+    ours = parse_processor(said, cases.VIT)
+    torch.testing.assert_close(ours.normalise(ours.prepare(image)), theirs.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("said", [{"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+def test_another_scale_of_values_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"scales values by .*; read is 1/255"):
+        parse_processor({"size": 24, **said}, cases.VIT)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vitrine.data.preprocessing import build_imagenet_preprocessing, build_incep
 from vitrine.formats.config import Facts
 from vitrine.formats.load import load_checkpoint, load_model
 from vitrine.models.config import ViTConfig
+from vitrine.models.vit import VisionTransformer
 
 
 @pytest.fixture
@@ -122,6 +124,52 @@ def test_preprocessing_from_a_file(bare: Path, tmp_path: Path) -> None:
         assert load_quietly(bare, Facts(preprocess=tmp_path / name)).preprocessing == wanted
     with pytest.raises(FileNotFoundError, match=r"--preprocess .*none.json is neither imagenet, inception nor a file"):
         load_quietly(bare, Facts(preprocess=tmp_path / "none.json"))
+
+
+def test_preprocessing_for_the_size_that_the_model_gets(bare: Path, tmp_path: Path) -> None:
+    wanted = build_imagenet_preprocessing((36, 36))
+    (tmp_path / "for-36.json").write_text(json.dumps(wanted.to_json()))
+    facts = Facts(preprocess=tmp_path / "for-36.json")
+    assert load_quietly(bare, facts, image_size=36).preprocessing == wanted
+
+
+def test_words_that_change_nothing_are_refused(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.npz", "google-2020")
+    with pytest.raises(ValueError, match=r"num_heads=4 contradicts .*, whose kernels have 2"):
+        load_quietly(forget(tmp_path / "a.npz"), Facts(num_heads=4))
+    save_quietly(make_checkpoint(ViTConfig(**cases.SMALL, mlp="swiglu")), tmp_path / "out", "vitrine")
+    with pytest.raises(ValueError, match="gelu=erf is said of a model with SwiGLU, which has none"):
+        load_quietly(tmp_path / "out", Facts(gelu="erf"))
+    save_quietly(make_checkpoint(cases.BIT), tmp_path / "bit", "vitrine")
+    with pytest.raises(ValueError, match="A ResNet has no positions to resize by method='timm'"):
+        load_quietly(tmp_path / "bit", image_size=64, resize_method="timm")
+
+
+def test_a_hidden_layer_that_goes_with_its_head_is_named(tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(replace(cases.VIT, hidden_head=True)), tmp_path / "out", "vitrine")
+    with pytest.warns(Notice, match="its head and the hidden layer before it were replaced"):
+        assert not load_model(tmp_path / "out", num_classes=2).config.hidden_head
+
+
+def test_a_size_beyond_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 32 TB")
+
+    monkeypatch.setattr(VisionTransformer, "resize", fail)
+    with pytest.raises(ValueError, match=r"image_size=\(9000, 9000\) is too much for this machine: DefaultCPUAllocator"):
+        load_model(folder, image_size=9000)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "params/"])
+def test_nothing_beside_a_prefix_is_dropped_quietly(prefix: str, bare: Path, tmp_path: Path) -> None:
+    state = load_file(bare)
+    names = {name: name if name.startswith("head.") else f"{prefix}{name}" for name in state}
+    strange = {f"{prefix}{name}": tensor for name, tensor in state.items()} | {"totally.unexpected": torch.zeros(2)}
+    save_file({names[name]: tensor for name, tensor in state.items()}, tmp_path / "half.safetensors")
+    save_file(strange, tmp_path / "strange.safetensors")
+    assert load_quietly(tmp_path / "half.safetensors").model.config.num_classes == 5
+    with pytest.raises(ValueError, match=r"unexpected: totally\.unexpected\."):
+        load_quietly(tmp_path / "strange.safetensors")
 
 
 def test_a_grid_that_contradicts_what_is_known(folder: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_same_predictions_through_every_format(form: str, checkpoint: Checkp
     save_quietly(checkpoint, path, form)
     again = load_quietly(path)
     assert again.preprocessing == checkpoint.preprocessing
-    images = read_photographs(assets, range(0, 1000, 125), checkpoint)
+    images = read_photographs(assets, range(0, 1000, 50), checkpoint)
     torch.testing.assert_close(predict(again, images), predict(checkpoint, images), rtol=1e-6, atol=1e-6)
 
 

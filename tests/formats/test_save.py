@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import vitrine
 from tests.filling import build_filled
@@ -72,11 +73,26 @@ def test_a_failure_leaves_the_old_and_nothing_half(form: Any, tmp_path: Path, mo
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(FileExistsError, match=r"Cannot write the folder .*photos: there is something else"):
-        save_checkpoint(make_checkpoint(cases.VIT), tmp_path / "photos")
-    assert (tmp_path / "photos" / "cat.jpg").exists()
+    """Even with a config.json in it, which half of all projects have."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.json").write_text("{}")
+    (tmp_path / "project" / "thesis.txt").write_text("years")
+    with pytest.raises(FileExistsError, match=r"Cannot write the folder .*project: there is something else .*thesis.txt"):
+        save_checkpoint(make_checkpoint(cases.VIT), tmp_path / "project")
+    assert (tmp_path / "project" / "thesis.txt").read_text() == "years"
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("unexpected pos 64 vs 0"), SafetensorError("Error while serializing: I/O error")]
+)
+def test_a_librarys_word_for_a_full_disk(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(saving, "save_file", fail)
+    with pytest.raises(OSError, match=r"Cannot write .*out: .* See whether there is room, and whether you may write\."):
+        save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "vitrine")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_safetensors_file_loses_the_side_file_of_an_older_one(tmp_path: Path) -> None:

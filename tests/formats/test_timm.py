@@ -171,7 +171,7 @@ def write_hub_folder(config: configs.ViTConfig, folder: Path, **said: Any) -> An
     [
         ({"gelu": "erf"}, {"model_args": {"num_heads": 4, "depth": 2}}),
         ({"gelu": "tanh"}, {"model_args": {"num_heads": 4, "act_layer": "gelu_tanh"}}),
-        ({"gelu": "tanh", "pool": "map"}, {"architecture": "vit_base_patch16_siglip_224", "model_args": {"num_heads": 4}}),
+        ({"gelu": "tanh", "pool": "map"}, {"architecture": "vit_base_patch32_siglip_256", "model_args": {"num_heads": 4}}),
         ({"gelu": "erf", "image_size": (12, 20)}, {"model_args": {"num_heads": 4, "img_size": [12, 20]}}),
     ],
 )

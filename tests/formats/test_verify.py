@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
 from vitrine.formats.checkpoint import Checkpoint
@@ -54,6 +55,34 @@ def test_another_preprocessing_is_found_out(tmp_path: Path) -> None:
     save_quietly(shifted, tmp_path / "out", "vitrine")
     (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
     assert not comparison.is_equal
+
+
+@pytest.mark.parametrize("changes", [{"resize": 99}, {"interpolation": "nearest"}])
+def test_preprocessing_that_these_images_do_not_show_is_found_out(changes: dict[str, object], tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    other = replace(checkpoint, preprocessing=replace(checkpoint.preprocessing, **changes))
+    save_quietly(other, tmp_path / "out", "vitrine")
+    (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert comparison.max_difference == 0
+    assert not comparison.is_equal
+
+
+def test_other_class_names_are_found_out(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    save_quietly(replace(checkpoint, class_names=tuple("abcde")), tmp_path / "out", "vitrine")
+    (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert not comparison.is_equal
+
+
+def test_a_head_of_zeros_proves_nothing_by_itself(tmp_path: Path) -> None:
+    checkpoint, other = make_checkpoint(cases.VIT), make_checkpoint(cases.VIT)
+    fill_randomly(other.model, seed=1)
+    for model in (checkpoint.model, other.model):
+        model.reset_head(5)
+    save_quietly(other, tmp_path / "out", "hf")
+    for comparison in verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0)):
+        assert comparison.max_difference == comparison.max_logit == 0
+        assert not comparison.is_equal
 
 
 def test_drawn_images_depend_on_the_seed_alone() -> None:

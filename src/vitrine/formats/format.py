@@ -23,9 +23,9 @@ Container = Literal["npz", "torch", "folder"]
 
 # big_vision's other variants, which files of its successors have: So400m, g-opt and G-opt.
 OTHER_VARIANTS = (
-    {"width": 1152, "depth": 27, "num_heads": 16, "mlp_dim": 4304},
-    {"width": 1536, "depth": 40, "num_heads": 16, "mlp_dim": 6144},
-    {"width": 1536, "depth": 48, "num_heads": 16, "mlp_dim": 8192},
+    {"width": 1152, "mlp_dim": 4304, "num_heads": 16},
+    {"width": 1536, "mlp_dim": 6144, "num_heads": 16},
+    {"width": 1536, "mlp_dim": 8192, "num_heads": 16},
 )
 
 
@@ -130,11 +130,11 @@ def settle_vit(given: Given, form: Format, config: ViTConfig, gelu: Any = None, 
     return replace(config, **changes)
 
 
-def settle_num_heads(given: Given, width: int, depth: int, mlp_dim: int, known: int | None = None) -> int:
+def settle_num_heads(given: Given, width: int, mlp_dim: int, known: int | None = None) -> int:
     """Packed projections do not show the heads: the variant of that size has them, and else they are 64 wide."""
     if given.facts.num_heads is not None or known is not None:
         return given.facts.num_heads or known or 1
-    sizes = {"width": width, "depth": depth, "mlp_dim": mlp_dim}
+    sizes = {"width": width, "mlp_dim": mlp_dim}
     # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it: S comes first.
     variants = (*VARIANTS.values(), *OTHER_VARIANTS)
     named = [variant["num_heads"] for variant in variants if sizes.items() <= variant.items()]

@@ -136,7 +136,7 @@ def infer_vit(given: Given, prefix: str) -> ViTConfig:
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=settle_num_heads(given, width, depth, mlp_dim, given.read_count(given.config or {}, "num_attention_heads")),
+        num_heads=settle_num_heads(given, width, mlp_dim, given.read_count(given.config or {}, "num_attention_heads")),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,

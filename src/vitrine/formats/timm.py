@@ -4,6 +4,7 @@ Also the names of the files that DeiT's and DINOv2's authors released, which tim
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -113,6 +114,11 @@ SEEN_ARGUMENTS = {
 }
 
 
+TANH_ARCHITECTURES = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip|vit_large_patch16_siglip_(gap_)?512"
+)
+
+
 def read_hub_config(given: Given) -> HubConfig:
     said = given.config or {}
     pretrained, arguments = said.get("pretrained_cfg"), said.get("model_args") or {}
@@ -134,9 +140,9 @@ def read_hub_config(given: Given) -> HubConfig:
 
 
 def parse_activation(given: Given, activation: object, architecture: object) -> Literal["tanh", "erf"] | None:
-    """timm's ViTs compute with erf, its SigLIP ones and whoever says so with tanh."""
+    """timm's ViTs compute with erf, a few of its SigLIP ones and whoever says so with tanh."""
     if activation is None:
-        return "tanh" if "siglip" in str(architecture) else None
+        return "tanh" if TANH_ARCHITECTURES.match(str(architecture)) else None
     if activation not in ("gelu", "gelu_tanh"):
         raise ValueError(f"{given.source}: config.json says act_layer={activation!r}; read are gelu and gelu_tanh.")
     return "tanh" if activation == "gelu_tanh" else "erf"
@@ -169,7 +175,7 @@ def infer_sizes(given: Given, width: int, patch_size: int, said: HubConfig) -> d
     return {
         "width": width,
         "depth": depth,
-        "num_heads": settle_num_heads(given, width, depth, mlp_dim, said.num_heads),
+        "num_heads": settle_num_heads(given, width, mlp_dim, said.num_heads),
         "mlp_dim": mlp_dim,
         "patch_size": patch_size,
         "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",

@@ -69,7 +69,7 @@ def infer_vit(given: Given) -> ViTConfig:
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=settle_num_heads(given, width, depth, mlp_dim),
+        num_heads=settle_num_heads(given, width, mlp_dim),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,
