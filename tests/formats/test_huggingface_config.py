@@ -18,7 +18,7 @@ from vitrine.data.preprocessing import (
     build_inception_preprocessing,
 )
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.formats.huggingface import parse_processor
+from vitrine.formats.huggingface_config import parse_processor
 
 SIZE = cases.VIT.image_size
 

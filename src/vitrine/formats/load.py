@@ -31,8 +31,7 @@ from vitrine.formats.checkpoint import (
 from vitrine.formats.config import Facts
 from vitrine.formats.format import Described, Format, Given
 from vitrine.formats.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub_reference
-from vitrine.formats.huggingface import parse_processor
-from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
+from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor, parse_processor
 from vitrine.formats.known import recognise, strip_prefixes
 from vitrine.formats.layout import require_fit
 from vitrine.formats.tensors import TensorFile, Tensors, open_tensors, parse_json, read_json
