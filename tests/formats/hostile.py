@@ -1,5 +1,6 @@
 """Hostile files, made on purpose: each function spoils something in a copy of the originals and returns what to load."""
 
+import hashlib
 import io
 import json
 import os
@@ -150,7 +151,8 @@ def edit_header(change: Callable[[dict[str, Any]], dict[str, Any]], folder: Path
 
 
 def nest_in_metadata(header: dict[str, Any]) -> dict[str, Any]:
-    return {**header, "__metadata__": {"vitrine": '{"a": ' * 100_000 + "1" + "}" * 100_000}}
+    text = '{"a": ' * 100_000 + "1" + "}" * 100_000
+    return {**header, "__metadata__": {"vitrine": text, "vitrine_checksum": hashlib.sha256(text.encode()).hexdigest()}}
 
 
 def break_names(header: dict[str, Any]) -> dict[str, Any]:
