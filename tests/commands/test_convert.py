@@ -131,6 +131,8 @@ def test_mistakes_cost_a_sentence(ours: Path, tmp_path: Path, capsys: pytest.Cap
     assert "must be a text file" in fail(capsys, ours, out, "--format", "hf", "--class-names", tmp_path / "no.txt")
     assert "invalid choice" in fail(capsys, ours, out, "--format", "keras")
     assert "does not name a model on the hub" in fail(capsys, "hf://google", out, "--format", "hf")
+    bad = write(tmp_path / "bad.jpg", "no picture")
+    assert "bad.jpg" in fail(capsys, ours, out, "--format", "hf", "--verify", "--images", bad)
     assert "6 class names" in fail(
         capsys, ours, out, "--format", "hf", "--class-names", write(tmp_path / "names", "a\nb\nc\nd\ne\nf\n")
     )

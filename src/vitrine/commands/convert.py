@@ -91,10 +91,11 @@ def convert(
     require_device(device)
     checkpoint = load_checkpoint(model, num_classes, size, facts=facts, resize_method=resize_method)
     checkpoint = checkpoint if names is None else replace(checkpoint, class_names=names)
+    shown = read_images(checkpoint, images, seed) if verify else None  # a bad image is found before anything is written
     save_checkpoint(checkpoint, out, format)
     print(f"{out}: {describe(checkpoint)}, {format}")
-    if verify:
-        report(checkpoint, out, read_images(checkpoint, images, seed), device, json)
+    if shown is not None:
+        report(checkpoint, out, shown, device, json)
 
 
 def check_places(out: Path, images: tuple[Path, ...], json: Path | None) -> None:
