@@ -86,7 +86,7 @@ def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, T
     fill(peer)
     if hasattr(peer, "pretrained_cfg"):  # timm's, as it writes a folder for the hub
         path, depth = folder / "peer", {"depth": len(peer.blocks)} if hasattr(peer, "blocks") else {}
-        size = {"img_size": find_image_size(peer)} if hasattr(peer, "patch_embed") else {}
+        size = {"img_size": peer.patch_embed.img_size} if hasattr(peer, "patch_embed") else {}
         load_module("timm.models._hub").save_for_hf(peer, str(path), model_args={**depth, **size})
     else:
         path = folder / "peer.pth"
@@ -94,11 +94,6 @@ def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, T
     model = load_model(path)
     images = torch.randn(2, 3, *model.config.image_size)
     return model(images), peer(images)
-
-
-def find_image_size(peer: Any) -> tuple[int, int]:
-    embedding = getattr(peer, "patch_embed", None)
-    return (224, 224) if embedding is None else embedding.img_size
 
 
 # What we write and timm reads: our name and changes, the format, timm's builder.

@@ -19,8 +19,6 @@ ROOT = f"resnet/root_block/{CONV}"
 class Bit(Format):
     name = "bit"
     container = "npz"
-    gelu = "tanh"
-    norm_eps = 1e-5
 
     def recognises(self, names: Iterable[str]) -> bool:
         return any(name.startswith("resnet/root_block/standardized_conv2d") for name in names)
@@ -64,14 +62,13 @@ def require_bit(form: Format, config: ModelConfig) -> ResNetConfig:
 
 def entries(config: ResNetConfig) -> Iterator[Entry]:
     yield Entry("root.conv.weight", (ROOT,), "hwio")
-    for stage in range(len(config.stages)):
-        for unit, (in_dim, mid_dim, stride) in enumerate(config.unit_shapes(stage)):
-            ours, theirs = f"blocks.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
-            for number, letter in ((1, "a"), (2, "b"), (3, "c")):
-                yield from group_norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm")
-                yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/{letter}/{CONV}",), "hwio")
-            if in_dim != 4 * mid_dim or stride != 1:
-                yield Entry(f"{ours}.projection.weight", (f"{theirs}/a/proj/{CONV}",), "hwio")
+    for stage, unit, has_projection in config.units():
+        ours, theirs = f"blocks.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
+        for number, letter in ((1, "a"), (2, "b"), (3, "c")):
+            yield from group_norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm")
+            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/{letter}/{CONV}",), "hwio")
+        if has_projection:
+            yield Entry(f"{ours}.projection.weight", (f"{theirs}/a/proj/{CONV}",), "hwio")
     yield from group_norm("norm", "resnet/group_norm")
     if config.num_classes > 0:
         head = (1, 1, config.feature_dim, config.num_classes)

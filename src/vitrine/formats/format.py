@@ -86,13 +86,13 @@ class Described:
 
 
 class Format:
-    """One foreign format. The base class is what most of them share."""
+    """One format: the questions that each answers in a file of its own."""
 
     name: FormatName
     container: Container
-    gelu: Literal["tanh", "erf"]
-    """What its programs compute with when a file says nothing; the same for epsilon."""
-    norm_eps: float
+    gelu: Literal["tanh", "erf"] = "tanh"
+    """What its programs compute with when a file says nothing; the same for epsilon. The paper's, unless it has others."""
+    norm_eps: float = 1e-6
 
     def recognises(self, names: Iterable[str]) -> bool:
         raise NotImplementedError
@@ -132,8 +132,9 @@ def settle_vit(given: Given, form: Format, config: ViTConfig, gelu: Any = None, 
 
 def settle_num_heads(given: Given, width: int, mlp_dim: int, known: int | None = None) -> int:
     """Packed projections do not show the heads: the variant of that size has them, and else they are 64 wide."""
-    if given.facts.num_heads is not None or known is not None:
-        return given.facts.num_heads or known or 1
+    said = known if given.facts.num_heads is None else given.facts.num_heads
+    if said is not None:
+        return said
     sizes = {"width": width, "mlp_dim": mlp_dim}
     # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it: S comes first.
     variants = (*VARIANTS.values(), *OTHER_VARIANTS)

@@ -41,8 +41,6 @@ class GoogleFormat(Format):
     """The first two: positions under the encoder, a row for the class token first."""
 
     container = "npz"
-    gelu = "tanh"
-    norm_eps = 1e-6
 
     def __init__(self, name: FormatName, block: tuple[str, str, str, str], positions: str = POSITIONS) -> None:
         self.name = name
@@ -76,13 +74,17 @@ class GoogleFormat(Format):
         return build_inception_preprocessing(config.image_size, config.num_channels)
 
     def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        config = require_transformer(self, model.config, hybrid=True)
-        refuse_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
+        config = self._require_held(model.config, hybrid=True)
         if config.pool == "map":
             raise self.refuse("a model with pool='map' (big-vision can)")
+        return with_rows(*as_table(model))
+
+    def _require_held(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
+        config = require_transformer(self, config, hybrid=hybrid)
+        refuse_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
         if config.has_class_token != (config.pool == "class"):
             raise self.refuse(f"a class token with pool={config.pool!r}")
-        return with_rows(*as_table(model))
+        return config
 
     def layout(self, config: ModelConfig) -> Layout:
         assert isinstance(config, ViTConfig)
@@ -130,10 +132,7 @@ class BigVision(GoogleFormat):
         return replace(straight, resize=round(256 / 224 * min(config.image_size)))
 
     def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        config = require_transformer(self, model.config)
-        refuse_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
-        if config.has_class_token != (config.pool == "class"):
-            raise self.refuse(f"a class token with pool={config.pool!r}")
+        config = self._require_held(model.config, hybrid=False)
         if config.position == "sincos-2d":
             return config, dict(model.state_dict())
         return without_rows(*as_table(model))
@@ -234,12 +233,11 @@ def stem_entries(stem: ResNetConfig) -> Iterator[Entry]:
     """The ResNet of a hybrid; blocks and units are counted from 1."""
     yield Entry("stem.root.conv.weight", ("conv_root/kernel",), "hwio")
     yield from norm("stem.root.norm", "gn_root")
-    for stage in range(len(stem.stages)):
-        for unit, (in_dim, mid_dim, stride) in enumerate(stem.unit_shapes(stage)):
-            ours, theirs = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
-            for number in (1, 2, 3):
-                yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), "hwio")
-                yield from norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
-            if in_dim != 4 * mid_dim or stride != 1:
-                yield Entry(f"{ours}.projection.weight", (f"{theirs}/conv_proj/kernel",), "hwio")
-                yield from norm(f"{ours}.norm_projection", f"{theirs}/gn_proj")
+    for stage, unit, has_projection in stem.units():
+        ours, theirs = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
+        for number in (1, 2, 3):
+            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), "hwio")
+            yield from norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
+        if has_projection:
+            yield Entry(f"{ours}.projection.weight", (f"{theirs}/conv_proj/kernel",), "hwio")
+            yield from norm(f"{ours}.norm_projection", f"{theirs}/gn_proj")

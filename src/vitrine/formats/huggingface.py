@@ -151,9 +151,8 @@ def infer_bit(given: Given, prefix: str) -> ResNetConfig:
         if said != value and (said or value):  # no padding is None or empty
             raise ValueError(f"{given.source} has {name}={said!r}; read are BiT's with {name}={value!r}.")
     root_dim, channels, *_ = given.shape(f"{prefix}{ROOT}", 4)
-    names = {name.replace(".layers.", ".blocks."): stored for name, stored in given.tensors.items()}
     return ResNetConfig(
-        stages=infer_stages(Given(given.source, names), f"{prefix}encoder."),
+        stages=infer_stages(given, f"{prefix}encoder.", units="layers"),
         width_factor=root_dim / 64,
         num_channels=channels,
         num_groups=given.read_count(given.config or {}, "num_groups") or 32,
@@ -259,14 +258,13 @@ def block_entries(ours: str, theirs: str) -> Iterator[Entry]:
 def bit_entries(config: ResNetConfig) -> Iterator[Entry]:
     prefix = "" if config.num_classes == 0 else "bit."
     yield Entry("root.conv.weight", (f"{prefix}{ROOT}",))
-    for stage in range(len(config.stages)):
-        for unit, (in_dim, mid_dim, stride) in enumerate(config.unit_shapes(stage)):
-            ours, theirs = f"blocks.{stage}.{unit}", f"{prefix}encoder.stages.{stage}.layers.{unit}"
-            for number in (1, 2, 3):
-                yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}.conv{number}.weight",))
-            if in_dim != 4 * mid_dim or stride != 1:
-                yield Entry(f"{ours}.projection.weight", (f"{theirs}.downsample.conv.weight",))
+    for stage, unit, has_projection in config.units():
+        ours, theirs = f"blocks.{stage}.{unit}", f"{prefix}encoder.stages.{stage}.layers.{unit}"
+        for number in (1, 2, 3):
+            yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}.conv{number}.weight",))
+        if has_projection:
+            yield Entry(f"{ours}.projection.weight", (f"{theirs}.downsample.conv.weight",))
     yield from pair("norm", f"{prefix}norm")
     if config.num_classes > 0:
         yield from pair("head", "classifier.1")

@@ -173,19 +173,19 @@ def read_checkpoint(file: TensorFile, source: str, facts: Facts) -> Checkpoint:
     form = recognise(tensors, source)
     tensors = form.tidy(tensors)
     described = describe(form, tensors, source, facts, surroundings)
-    checksum = surroundings.own.checksum if surroundings.own is not None else None
-    model = fill(form, described.config, tensors, source, checksum)
-    provenance = (
-        surroundings.own.provenance
-        if surroundings.own is not None
-        else {
-            "source": source,
-            "format": form.name,
-            "dtypes": sorted({stored.dtype.removeprefix("torch.") for stored in tensors.values()}),
-            "read_by": f"vitrine {vitrine.__version__}",
-        }
-    )
+    own = surroundings.own
+    model = fill(form, described.config, tensors, source, None if own is None else own.checksum)
+    provenance = describe_origin(form, tensors, source) if own is None else own.provenance
     return Checkpoint(model, described.preprocessing, described.class_names, provenance)
+
+
+def describe_origin(form: Format, tensors: Tensors, source: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        "format": form.name,
+        "dtypes": sorted({stored.dtype.removeprefix("torch.") for stored in tensors.values()}),
+        "read_by": f"vitrine {vitrine.__version__}",
+    }
 
 
 def describe(form: Format, tensors: Tensors, source: str, facts: Facts, surroundings: Surroundings) -> Described:

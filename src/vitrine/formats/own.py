@@ -15,8 +15,6 @@ from vitrine.models.registry import build_empty
 class Own(Format):
     name = "vitrine"
     container = "folder"
-    gelu = "tanh"
-    norm_eps = 1e-6
 
     def recognises(self, names: Iterable[str]) -> bool:
         return bool({"patches.projection.weight", "root.conv.weight"} & set(names))

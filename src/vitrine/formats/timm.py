@@ -42,7 +42,6 @@ class Timm(Format):
     name = "timm"
     container = "torch"
     gelu = "erf"
-    norm_eps = 1e-6
 
     def recognises(self, names: Iterable[str]) -> bool:
         names = set(names)
@@ -171,10 +170,10 @@ def infer_resnet(given: Given, said: HubConfig) -> ResNetConfig:
     )
 
 
-def infer_stages(given: Given, prefix: str) -> tuple[int, ...]:
+def infer_stages(given: Given, prefix: str, units: str = "blocks") -> tuple[int, ...]:
     prefix = prefix.replace(".", r"\.")
     num_stages = given.count(rf"{prefix}stages\.(\d+)\.")
-    return tuple(given.count(rf"{prefix}stages\.{stage}\.blocks\.(\d+)\.") for stage in range(num_stages))
+    return tuple(given.count(rf"{prefix}stages\.{stage}\.{units}\.(\d+)\.") for stage in range(num_stages))
 
 
 def vit_entries(config: ViTConfig) -> Iterator[Entry]:
@@ -234,16 +233,15 @@ def resnet_entries(config: ResNetConfig, ours: str, theirs: str) -> Iterator[Ent
     yield Entry(f"{ours}root.conv.weight", (f"{root}conv.weight",))
     if is_stem:
         yield from pair(f"{ours}root.norm", f"{root}norm")
-    for stage in range(len(config.stages)):
-        for unit, (in_dim, mid_dim, stride) in enumerate(config.unit_shapes(stage)):
-            mine, other = f"{ours}blocks.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
-            for number in (1, 2, 3):
-                yield Entry(f"{mine}.conv{number}.weight", (f"{other}.conv{number}.weight",))
-                yield from pair(f"{mine}.norm{number}", f"{other}.norm{number}")
-            if in_dim != 4 * mid_dim or stride != 1:
-                yield Entry(f"{mine}.projection.weight", (f"{other}.downsample.conv.weight",))
-                if is_stem:
-                    yield from pair(f"{mine}.norm_projection", f"{other}.downsample.norm")
+    for stage, unit, has_projection in config.units():
+        mine, other = f"{ours}blocks.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
+        for number in (1, 2, 3):
+            yield Entry(f"{mine}.conv{number}.weight", (f"{other}.conv{number}.weight",))
+            yield from pair(f"{mine}.norm{number}", f"{other}.norm{number}")
+        if has_projection:
+            yield Entry(f"{mine}.projection.weight", (f"{other}.downsample.conv.weight",))
+            if is_stem:
+                yield from pair(f"{mine}.norm_projection", f"{other}.downsample.norm")
     if not is_stem:
         yield from pair(f"{ours}norm", f"{theirs}norm")
     if config.num_classes > 0:

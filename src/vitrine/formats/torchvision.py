@@ -32,7 +32,6 @@ class Torchvision(Format):
     name = "torchvision"
     container = "torch"
     gelu = "erf"
-    norm_eps = 1e-6
 
     def recognises(self, names: Iterable[str]) -> bool:
         return {"conv_proj.weight", "encoder.pos_embedding"} <= set(names)

@@ -262,6 +262,12 @@ class ResNetConfig(ModelConfig):
         for unit in range(self.stages[stage]):
             yield (in_dim if unit == 0 else 4 * mid_dim), mid_dim, (2 if unit == 0 and stage > 0 else 1)
 
+    def units(self) -> Iterator[tuple[int, int, bool]]:
+        """Stage and number of every unit, and whether its shortcut is projected."""
+        for stage in range(len(self.stages)):
+            for unit, shape in enumerate(self.unit_shapes(stage)):
+                yield stage, unit, needs_projection(*shape)
+
     @property
     def feature_dim(self) -> int:
         return 4 * self.bottleneck_dim(len(self.stages) - 1) if self.stages else self.root_dim
@@ -354,6 +360,11 @@ def halve_repeatedly(size: tuple[int, int], times: int) -> tuple[int, int]:
 def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]:
     """Size of the last map: the root halves twice, and each stage but the first once."""
     return halve_repeatedly(image_size, 2 + max(0, num_stages - 1))
+
+
+def needs_projection(in_dim: int, mid_dim: int, stride: int) -> bool:
+    """Whether a residual unit's input must be projected to be added to its output, which has 4 * mid_dim channels."""
+    return in_dim != 4 * mid_dim or stride != 1
 
 
 def nearest_divisors(number: int, wish: int) -> list[str]:

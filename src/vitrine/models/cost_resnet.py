@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitrine.models.config import ResNetConfig, halve, halve_repeatedly
+from vitrine.models.config import ResNetConfig, halve, halve_repeatedly, needs_projection
 from vitrine.models.cost_parts import Part, count_linear_head
 
 Grid = tuple[int, int]
@@ -44,7 +44,7 @@ def count_root(config: ResNetConfig) -> Part:
 def count_pre_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
     """Each norm keeps its input, each ReLU its output, which is also what the next convolution keeps."""
     out_dim, before, after = 4 * mid_dim, places(grid), places(strided(grid, stride))
-    projects = in_dim != out_dim or stride != 1
+    projects = needs_projection(in_dim, mid_dim, stride)
     x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
     shortcut = out if projects else 0
     return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
@@ -63,7 +63,7 @@ def count_pre_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int
 def count_post_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
     """As above, but the unit's input was kept by the ReLU before it, and strided convolutions keep a padded copy."""
     out_dim, before, after = 4 * mid_dim, places(grid), places(strided(grid, stride))
-    projects = in_dim != out_dim or stride != 1
+    projects = needs_projection(in_dim, mid_dim, stride)
     x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
     padded_places = same_padded(grid, 3, stride) if stride == 2 else before
     padded = mid_dim * padded_places if padded_places > before else 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.models.config import ResizeMethod, ResNetConfig, as_image_size
+from vitrine.models.config import ResizeMethod, ResNetConfig, as_image_size, needs_projection
 from vitrine.models.initialisation import init_lecun_normal
 from vitrine.models.intermediates import Taps
 from vitrine.models.model import Encoded, Model
@@ -99,7 +99,7 @@ class PreActivationUnit(nn.Module):
         self.norm3 = build_group_norm(mid_dim, config)
         self.conv3 = StandardisedConv(mid_dim, out_dim, 1, 1, config)
         self.projection = None
-        if in_dim != out_dim or stride != 1:
+        if needs_projection(in_dim, mid_dim, stride):
             self.projection = StandardisedConv(in_dim, out_dim, 1, stride, config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class PostActivationUnit(nn.Module):
         self.norm3 = build_group_norm(out_dim, config)
         nn.init.zeros_(self.norm3.weight)  # each unit starts as its shortcut
         self.projection = self.norm_projection = None
-        if in_dim != out_dim or stride != 1:
+        if needs_projection(in_dim, mid_dim, stride):
             self.projection = StandardisedConv(in_dim, out_dim, 1, stride, config)
             self.norm_projection = build_group_norm(out_dim, config)
 
