@@ -52,6 +52,53 @@ def test_a_value_of_the_wrong_kind_costs_a_sentence(capsys: pytest.CaptureFixtur
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name", "rest"),
+    [
+        (["models"], "models", []),
+        (["models", "data", "pack"], "models", ["data", "pack"]),
+        (["data", "pack"], "data pack", []),
+        (["data", "pack", "DATA", "--size", "64"], "data pack", ["DATA", "--size", "64"]),
+        (["data"], "data", []),
+        (["data", "foo", "bar"], "data foo", ["bar"]),
+        (["pack", "data"], "pack", ["data"]),
+    ],
+)
+def test_a_command_has_one_word_or_two(arguments: list[str], name: str, rest: list[str]) -> None:
+    assert cli.split_command(arguments) == (name, rest)
+
+
+@pytest.mark.parametrize("words", [[], ["foo"], ["foo", "bar"], ["packs"], ["Pack"], ["--help"], ["-h"], ["--size", "3"], [""]])
+def test_the_first_word_of_a_command_alone_leads_to_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "data", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrine: Unknown command 'data")
+    assert "data pack" in err
+    assert err.count("\n") == 1
+
+
+def test_the_second_word_alone_leads_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "pack")
+    assert code == 2
+    assert "data pack" in err
+
+
+def test_help_of_a_command_of_two_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "data", "pack", "--help")
+    assert (code, err) == (0, "")
+    assert "usage: vitrine data pack" in out
+    assert all(
+        option in out for option in ("DATA", "OUT", "--size", "--splits", "--channels", "--bad-images", "--overwrite", "--json")
+    )
+
+
+def test_a_mistake_in_a_command_of_two_words_names_both(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "data", "pack", "--bogus")
+    assert (code, out) == (2, "")
+    assert err.endswith(" All options: `vitrine data pack --help`.\n")
+    assert err.count("\n") == 1
+
+
 def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(name: str, arguments: list[str]) -> None:
         raise KeyboardInterrupt

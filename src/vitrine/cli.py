@@ -20,6 +20,7 @@ from vitrine.core.notices import Notice
 # Name -> where its function lives, and one line for `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
+    "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
 }
 
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(0)
     try:
         with notices_in_a_line():
-            run_command(arguments[0], arguments[1:])
+            run_command(*split_command(arguments))
     except (ValueError, OSError) as error:
         print_error(error)
         sys.exit(2)
@@ -60,6 +61,13 @@ def notices_in_a_line() -> Iterator[None]:
         warnings.simplefilter("always", Notice)
         warnings.showwarning = show_in_a_line
         yield
+
+
+def split_command(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command's name, of one word or two, and what is meant for it."""
+    groups = {name.split()[0] for name in COMMANDS if " " in name}
+    num_words = 2 if arguments[0] in groups else 1
+    return " ".join(arguments[:num_words]), arguments[num_words:]
 
 
 def run_command(name: str, arguments: list[str]) -> None:

@@ -1,10 +1,13 @@
-"""Tables keep their figures whole, sizes have three digits, a size of images is one number or two."""
+"""Tables keep their figures whole, sizes have three digits, a size of images is one number or two, progress is for people."""
 
+import io
 import re
+import sys
+from collections.abc import Iterator
 
 import pytest
 
-from vitrine.core.console import format_bytes, format_figure, parse_image_size, print_error, print_table
+from vitrine.core.console import format_bytes, format_figure, parse_image_size, print_error, print_table, track
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,101 @@ def test_anything_else_costs_a_sentence(text: str) -> None:
     message = f"--size {text} must be one number, as 224, or two, height and width, as 224x320."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse_image_size(text, "--size")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def show_on(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environment: str) -> io.StringIO:
+    for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sys, "stderr", screen)
+    return screen
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = show_on(Terminal(), monkeypatch)
+    assert list(track(iter("abc"), 3, "letters")) == ["a", "b", "c"]
+    assert "letters" in screen.getvalue()
+    assert "3/3" in screen.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_is_not_shown_to_whom_it_is_no_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for screen, is_shown in ((io.StringIO(), True), (io.StringIO(), False), (Terminal(), False)):
+        show_on(screen, monkeypatch)
+        assert list(track(range(5), 5, "numbers", is_shown)) == [0, 1, 2, 3, 4]
+        assert screen.getvalue() == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wish_for_colours_does_not_make_a_log_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FORCE_COLOR is set on many build servers, whose logs would fill with bars."""
+    screen = show_on(io.StringIO(), monkeypatch, FORCE_COLOR="1")
+    assert list(track(range(5), 5, "numbers")) == [0, 1, 2, 3, 4]
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+@pytest.mark.parametrize("title", ["[red]", "[/red]", "[/]", "100%", "{x}", ""])
+def test_a_title_is_shown_as_it_is(title: str, screen: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = show_on(screen(), monkeypatch)
+    assert list(track(range(2), 2, title)) == [0, 1]
+    assert title in shown.getvalue() or screen is io.StringIO
+
+
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+@pytest.mark.parametrize(("count", "total"), [(0, 0), (0, 3), (5, 3), (2, 3)])
+def test_a_wrong_total_changes_no_item(
+    count: int, total: int, screen: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_on(screen(), monkeypatch)
+    assert list(track(range(count), total, "numbers")) == list(range(count))
+
+
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+def test_progress_takes_one_item_at_a_time_and_ends_with_its_reader(
+    screen: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = show_on(screen(), monkeypatch)
+    taken: list[int] = []
+
+    def count() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    items = track(count(), 100, "numbers")
+    assert taken == []
+    assert [next(items), next(items)] == [0, 1]
+    assert taken == [0, 1]
+    items.close()
+    assert taken == [0, 1]
+    if screen is Terminal:
+        assert "\x1b[?25h" in shown.getvalue()  # the cursor is back
+    assert sys.stderr is shown
+
+
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt()])
+def test_an_error_passes_through_progress(
+    error: BaseException, screen: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = show_on(screen(), monkeypatch)
+
+    def fail() -> Iterator[int]:
+        yield 1
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        list(track(fail(), 2, "numbers"))
+    assert raised.value is error
+    assert sys.stderr is shown
+    if screen is Terminal:
+        assert "\x1b[?25h" in shown.getvalue()

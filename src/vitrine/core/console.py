@@ -1,7 +1,10 @@
 """What people see in the terminal, and type there: tables, sizes in units, errors and notices in a sentence."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -19,6 +22,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     needed = console.measure(table, options=console.options.update(width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(table)
+
+
+def track(items: Iterable[Item], total: int, title: str, is_shown: bool = True) -> Iterator[Item]:
+    """The items, with a progress bar on standard error while someone runs through them, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    is_hidden = not (is_shown and sys.stderr.isatty())  # rich would take a request for colours for a terminal
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=is_hidden) as progress:
+        yield from progress.track(items, total=total, description=title)
 
 
 def print_error(error: Exception | str) -> None:

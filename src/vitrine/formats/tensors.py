@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitrine.core.console import format_bytes
+from vitrine.core.npy import read_npy_header
 from vitrine.core.sentences import list_names, summarise
 
 # The kinds of numbers that weights may have, as safetensors calls them.
@@ -119,13 +120,6 @@ def open_npz(path: Path, archive: zipfile.ZipFile) -> TensorFile:
             read = partial(read_npz, path, archive, member)
             tensors[name] = StoredTensor(shape, str(NUMPY_DTYPES.get(kind, kind)), read)
     return TensorFile(path, tensors)
-
-
-def read_npy_header(content: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(content)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(content)
-    return np.lib.format.read_array_header_2_0(content)
 
 
 def read_npz(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
