@@ -32,6 +32,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/startup.py
 	$(BENCH)/bin/python benchmarks/forward.py
 	$(BENCH)/bin/python benchmarks/train_step.py
+	$(BENCH)/bin/python benchmarks/loader.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt
