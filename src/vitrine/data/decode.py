@@ -32,6 +32,10 @@ TURNS = {
 }
 
 
+class BadImage(ValueError):
+    """An image that cannot be used, told in a sentence that names it; a run may be asked to leave such ones out."""
+
+
 def read_image(path: Path, num_channels: int = 3) -> Image.Image:
     """The picture in the file, of an animation the first, upright: "RGB" for three channels, "L" for one."""
     try:
@@ -46,21 +50,25 @@ def read_image(path: Path, num_channels: int = 3) -> Image.Image:
 def decode_image(content: bytes | BinaryIO, name: str, num_channels: int = 3) -> Image.Image:
     """As `read_image`, from memory or from an open file, which stays open; `name` is what errors call it."""
     require_channels(num_channels)
+    return convert_image(open_image(content, name), num_channels, name)
+
+
+def open_image(content: bytes | BinaryIO, name: str) -> Image.Image:
+    """The image with its header read and no pixel decoded yet."""
     Image.init()  # loads Pillow's plugins once: only then is it known which formats this build of it can open
     formats = [known for known in FORMATS if known in Image.OPEN]
     with explain_failure(name):
         image = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=formats)
-    # Only the header has been read so far.
     if image.width * image.height > MAX_PIXELS:
-        raise ValueError(describe_bomb(name, f"{image.width} x {image.height} pixels"))
-    return convert_image(image, num_channels, name)
+        raise BadImage(describe_bomb(name, f"{image.width} x {image.height} pixels"))
+    require_pixels(image, name)
+    return image
 
 
 def convert_image(image: Image.Image, num_channels: int = 3, name: str = "The image") -> Image.Image:
     """A copy of an image that Pillow opened: upright, "RGB" or "L", and nothing but pixels."""
     mode = require_channels(num_channels)
-    if 0 in image.size:
-        raise ValueError(f"{name} is empty, {image.width} x {image.height}; at least one pixel was needed: remove it.")
+    require_pixels(image, name)
     with explain_failure(name):
         image.load()
         turn = find_turn(image)
@@ -76,6 +84,11 @@ def convert_image(image: Image.Image, num_channels: int = 3, name: str = "The im
             pixels = pixels.transpose(turn)
     pixels.info = {}  # the orientation has been followed: whoever finds it again would turn the picture twice
     return pixels
+
+
+def require_pixels(image: Image.Image, name: str) -> None:
+    if 0 in image.size:
+        raise BadImage(f"{name} is empty, {image.width} x {image.height}; at least one pixel was needed: remove it.")
 
 
 def require_channels(num_channels: int) -> str:
@@ -99,7 +112,7 @@ def compress_to_bytes(image: Image.Image, name: str) -> Image.Image:
     low, high = int(values.min()), int(values.max())
     # Mode "I" is 32 bits wide, but what files of it hold is 16-bit: of anything else the range is not known.
     if low < 0 or high > 65_535:
-        raise ValueError(
+        raise BadImage(
             f"{name} has whole-number pixels from {low} to {high}, and 0 to 65535 was needed: save it with 8 or 16 bits."
         )
     return Image.fromarray((values >> 8).astype(np.uint8))
@@ -110,7 +123,7 @@ def require_byte_range(image: Image.Image, name: str) -> None:
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and 1 < high <= 255) and (low, high) != (0, 0):
-        raise ValueError(
+        raise BadImage(
             f"{name} has floating-point pixels from {low:g} to {high:g}, and the scale 0 to 255 was needed: "
             "save it with 8 bits."
         )
@@ -127,15 +140,15 @@ def explain_failure(name: str) -> Iterator[None]:
         with PILLOW_SILENCE:
             yield
     except Image.DecompressionBombError as error:
-        raise ValueError(describe_bomb(name, str(error).rstrip("."))) from error
+        raise BadImage(describe_bomb(name, str(error).rstrip("."))) from error
     except UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
-        raise ValueError(
+        raise BadImage(
             f"{name} is not an image that can be read; one of {known} was needed: convert it to one of these, or remove it."
         ) from error
     except Exception as error:  # Pillow's readers let out whatever they trip over: OSError, SyntaxError, struct.error, ...
         reason = f"{type(error).__name__}: {error}".rstrip(". ")
-        raise ValueError(
+        raise BadImage(
             f"{name} is broken or cut short ({reason}), and a whole image was needed: fetch the file again, or remove it."
         ) from error
 
