@@ -132,11 +132,10 @@ class Preprocessing:
         if not is_bytes and not images.is_floating_point():
             raise ValueError(f"images of {images.dtype} must be uint8, in 0..255, or floating-point, in 0..1: convert them.")
         values = images.float() if images.element_size() < 4 else images
-        if is_bytes:
-            values = values / 255
         mean, std = (values.new_tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))  # (C, 1, 1)
-        normalised = (values - mean) / std
-        return normalised if is_bytes else normalised.to(images.dtype)
+        if is_bytes:  # what was made of them is ours alone: in place it takes half the time and less
+            return values.div_(255).sub_(mean).div_(std)
+        return ((values - mean) / std).to(images.dtype)
 
     def resized(self, image_size: tuple[int, int]) -> "Preprocessing":
         """The same for a model of another input size: what is cut away stays the same part of the picture."""
