@@ -1,0 +1,32 @@
+"""What a training step, or an evaluation, is given."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples, or, of several processes, this one's part of them."""
+
+    image: Tensor
+    """Bytes (B, C, H, W), or floats in 0..1; not normalised yet, so that raw pixels are there for whoever needs them."""
+    label: Tensor
+    """int64 (B), or float (B, K) for several labels and mixed targets."""
+    index: Tensor
+    """int64 (B): the number of each in its source."""
+    step: int
+    skipped: tuple[str, ...] = ()
+    """Names of images that could not be read and are not here."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        image, label, index = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.label, self.index))
+        return replace(self, image=image, label=label, index=index)
+
+    def pin_memory(self) -> "Batch":
+        """Called by torch's DataLoader."""
+        return replace(self, image=self.image.pin_memory(), label=self.label.pin_memory(), index=self.index.pin_memory())

@@ -1,0 +1,70 @@
+"""A batch keeps what it is not asked to change, and goes where it is sent."""
+
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from vitrine.data.batch import Batch
+
+
+def build_batch() -> Batch:
+    image = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3).permute(0, 3, 1, 2)
+    return Batch(image=image, label=torch.tensor([3, 1]), index=torch.tensor([10, 20]), step=7, skipped=("a.jpg", "b.jpg"))
+
+
+def require_equal(batch: Batch, other: Batch) -> None:
+    for name in ("image", "label", "index"):
+        mine, theirs = getattr(batch, name), getattr(other, name)
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine.cpu(), theirs.cpu())
+    assert (batch.step, batch.skipped) == (other.step, other.skipped)
+
+
+def test_length_is_the_number_of_samples() -> None:
+    assert len(build_batch()) == 2
+    assert len(Batch(torch.zeros(0, 3, 4, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), step=0)) == 0
+
+
+def test_nothing_is_skipped_unless_said() -> None:
+    assert Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1), torch.zeros(1), step=0).skipped == ()
+
+
+def test_to_sends_every_tensor_and_keeps_the_rest() -> None:
+    batch = build_batch()
+    moved = batch.to("meta")
+    assert all(tensor.device.type == "meta" for tensor in (moved.image, moved.label, moved.index))
+    assert (moved.step, moved.skipped, len(moved)) == (7, ("a.jpg", "b.jpg"), 2)
+    assert moved.image.is_contiguous(memory_format=torch.channels_last)
+    assert batch.image.device.type == "cpu"  # a batch is not changed but made anew
+    require_equal(batch.to(torch.device("cpu")), batch)
+
+
+def test_pin_memory_pins_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Tensor] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        pinned.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)  # pinning itself needs an accelerator
+    batch = build_batch()
+    require_equal(batch.pin_memory(), batch)
+    assert len(pinned) == 3
+
+
+def test_a_batch_passes_through_a_loader_and_a_pickle() -> None:
+    batch = build_batch()
+    require_equal(pickle.loads(pickle.dumps(batch)), batch)
+    [passed] = DataLoader([batch], batch_size=None)
+    require_equal(passed, batch)
+    with pytest.raises(TypeError):
+        default_collate([batch])  # it is a whole batch already
+
+
+def test_a_batch_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        build_batch().step = 8

@@ -1,0 +1,384 @@
+"""Spoilt image files: each gives a picture or a sentence that names it, and a run over a folder of them ends as it should."""
+
+import io
+import multiprocessing
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.test_decode import ORIENTATION, RANDOM, encode
+from tests.data.test_stored import ODDITIES, build_smooth
+from vitrine.core.notices import Notice
+from vitrine.data import decode
+from vitrine.data.config import AugmentConfig, BadImages, LoaderConfig
+from vitrine.data.decode import BadImage, decode_image
+from vitrine.data.loader import Loader
+from vitrine.data.memory import hold_in_memory
+from vitrine.data.opening import Data, find_data
+from vitrine.data.pack import pack
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.source import Labels, Source
+from vitrine.data.sources.files import FileSource
+from vitrine.data.transforms import Augmentation, Evaluation, Transform
+
+COUNTS = [100, pytest.param(1000, marks=pytest.mark.full)]
+PHOTO = build_smooth(72, 56)
+NOISE = Image.fromarray(RANDOM.integers(0, 256, (56, 72, 3), dtype=np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def few_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spoilt header may ask for 500 megabytes, which is allowed, and slow: here the limit is lower."""
+    monkeypatch.setattr(decode, "MAX_PIXELS", 2**22)
+
+
+@cache
+def build_originals() -> dict[str, bytes]:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    tiffs = ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")
+    built = {
+        "baseline.jpg": encode(PHOTO, "JPEG"),
+        "noise.jpg": encode(NOISE, "JPEG", quality=30),
+        "progressive.jpg": encode(PHOTO, "JPEG", progressive=True),
+        "restarts.jpg": encode(PHOTO, "JPEG", restart_marker_blocks=2),
+        "cmyk.jpg": encode(PHOTO.convert("CMYK"), "JPEG"),
+        "grey.jpg": encode(PHOTO.convert("L"), "JPEG"),
+        "turned.jpg": encode(PHOTO, "JPEG", exif=exif),
+        "turned.png": encode(PHOTO, "PNG", exif=exif),
+        "turned.webp": encode(PHOTO, "WEBP", exif=exif),
+        "turned.tif": encode(PHOTO, "TIFF", exif=exif),
+        "lossless.webp": encode(PHOTO, "WEBP", lossless=True),
+        "group4.tif": encode(PHOTO.convert("1"), "TIFF", compression="group4"),
+        **{f"{method}.tif": encode(PHOTO, "TIFF", compression=method) for method in tiffs},
+        **{f"{name.replace(' ', '_')}.odd": content for name, content in ODDITIES.items()},
+    }
+    for format in ("AVIF", "JPEG2000"):
+        if format in Image.SAVE:
+            built[f"{format}.bin"] = encode(PHOTO, format)
+    return built
+
+
+def flip_bits(random: Random, content: bytes) -> bytes:
+    spoilt = bytearray(content)
+    for _ in range(random.choice([1, 1, 2, 8, 40])):
+        spoilt[random.randrange(len(spoilt))] ^= 1 << random.randrange(8)
+    return bytes(spoilt)
+
+
+def spoil_header(random: Random, content: bytes) -> bytes:
+    """Where sizes, modes and lengths stand."""
+    spoilt = bytearray(content)
+    for _ in range(random.choice([1, 2, 4])):
+        spoilt[random.randrange(min(len(spoilt), 100))] = random.choice([0, 1, 2, 127, 128, 254, 255, random.randrange(256)])
+    return bytes(spoilt)
+
+
+def cut(random: Random, content: bytes) -> bytes:
+    return content[: random.choice([random.randrange(len(content)), len(content) - random.randrange(1, 20)])]
+
+
+def remove(random: Random, content: bytes) -> bytes:
+    start = random.randrange(len(content))
+    return content[:start] + content[start + random.choice([1, 2, 10, 200]) :]
+
+
+def insert(random: Random, content: bytes) -> bytes:
+    place = random.randrange(len(content) + 1)
+    return content[:place] + random.randbytes(random.choice([1, 2, 4, 100])) + content[place:]
+
+
+def overwrite(random: Random, content: bytes) -> bytes:
+    place, length = random.randrange(len(content)), random.choice([4, 30, 300])
+    filling = random.choice([bytes(length), b"\xff" * length, random.randbytes(length)])
+    return content[:place] + filling + content[place + length :]
+
+
+def splice(random: Random, content: bytes) -> bytes:
+    """The beginning of one file and the end of another."""
+    other = random.choice(list(build_originals().values()))
+    return content[: random.randrange(1, len(content))] + other[random.randrange(len(other)) :]
+
+
+def swap(random: Random, content: bytes) -> bytes:
+    first, second, third, fourth = sorted(random.randrange(len(content) + 1) for _ in range(4))
+    return content[:first] + content[third:fourth] + content[second:third] + content[first:second] + content[fourth:]
+
+
+def swap_chunks(random: Random, content: bytes) -> bytes:
+    """Whole chunks of a PNG, segments of a JPEG or RIFF chunks of a WebP, each still good in itself."""
+    marks = rb"(?=.{4}(?:IHDR|PLTE|IDAT|tRNS|eXIf|gAMA|IEND))|(?=\xff[\xc0-\xfe])|(?=VP8|EXIF)"
+    places = [match.start() for match in re.finditer(marks, content, re.DOTALL)]
+    if len(places) < 4:
+        return swap(random, content)
+    parts = [content[start:stop] for start, stop in zip([0, *places], [*places, len(content)], strict=True)]
+    first, second = random.sample(range(1, len(parts)), 2)
+    parts[first], parts[second] = parts[second], parts[first]
+    return b"".join(parts)
+
+
+def keep(random: Random, content: bytes) -> bytes:
+    return content
+
+
+CHANGES = (flip_bits, spoil_header, cut, remove, insert, overwrite, splice, swap, swap_chunks, keep)
+
+
+def spoil(seed: int) -> tuple[str, bytes]:
+    """Name and content of one file; the name says how to make it again."""
+    random = Random(seed)
+    original, change = random.choice(sorted(build_originals())), CHANGES[seed % len(CHANGES)]
+    return f"{seed}-{change.__name__}-{original}", change(random, build_originals()[original])
+
+
+def write_files(folder: Path, count: int) -> FileSource:
+    folder.mkdir()
+    names = []
+    for seed in range(count):
+        name, content = spoil(seed)
+        (folder / name).write_bytes(content)
+        names.append(name)
+    return FileSource(folder, names, Labels.one_each(np.arange(count) % 3), ("ant", "bee", "cat"))
+
+
+def is_bad(source: Source, index: int) -> bool:
+    try:
+        decode_image(source.fetch(index), source.name(index))
+    except BadImage:
+        return True
+    return False
+
+
+def list_bad(source: Source) -> set[str]:
+    return {source.name(index) for index in range(len(source)) if is_bad(source, index)}
+
+
+Call = Callable[[Source, int], np.ndarray | Image.Image]
+CALLS: dict[str, Call] = {
+    "pixels": lambda source, index: source.read(index)[0].pixels(),
+    "grey": lambda source, index: source.read(index)[0].pixels(1),
+    "a corner": lambda source, index: source.read(index)[0].pixels(3, (0, 0, 1, 1)),
+    "small": lambda source, index: source.read(index)[0].pixels(3, None, (1, 1)),
+    "image": lambda source, index: source.read(index)[0].image(),
+}
+
+
+def check(source: Source, index: int, call: Call, bad: set[str]) -> str | None:
+    """What is wrong with how a file is taken, or None."""
+    name = source.name(index)
+    try:
+        call(source, index)
+    except BadImage as error:
+        message = str(error)
+        if not message.startswith(f"{name} ") or "\n" in message or "Traceback" in message:
+            return f"{name}: an odd sentence, {message!r}"
+        return None if name in bad else f"{name}: bad here and not as a whole, {message}"
+    except Exception as error:
+        return f"{name}: {type(error).__name__}: {error}"
+    return f"{name}: bad as a whole and not here" if name in bad else None
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_spoilt_file_gives_a_picture_or_a_sentence(count: int, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "files", count)
+    bad = list_bad(source)
+    assert count // 4 < len(bad) < 9 * count // 10  # of each there are enough to mean something
+    faults = {call: [check(source, index, CALLS[call], bad) for index in range(count)] for call in CALLS}
+    assert {call: [fault for fault in found if fault] for call, found in faults.items()} == {call: [] for call in CALLS}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_is_stored_is_what_is_decoded(count: int) -> None:
+    """Opening looks for the orientation first, decoding at once: two ways through Pillow to the same pixels."""
+    for name, content in map(spoil, range(5000, 5000 + count)):
+        try:
+            whole = np.asarray(decode_image(content, name))
+        except BadImage:
+            continue
+        source = FileSource(Path(), [name], Labels.none_each(1), ())
+        source.fetch = lambda index, content=content: content
+        image, _ = source.read(0)
+        assert (image.height, image.width) == whole.shape[:2], name
+        np.testing.assert_array_equal(image.pixels(), whole, err_msg=name)
+        height, width = (whole.shape[0] + 1) // 2, (whole.shape[1] + 1) // 2
+        np.testing.assert_array_equal(source.read(0)[0].pixels(3, (0, 0, height, width)), whole[:height, :width], err_msg=name)
+
+
+PREPROCESSING = Preprocessing(resize=18, crop=(16, 16))
+TRANSFORMS: dict[str, Transform] = {
+    "training": Augmentation(AugmentConfig(), PREPROCESSING),
+    "random": Augmentation(AugmentConfig(crop="random"), PREPROCESSING),
+    "evaluation": Evaluation(PREPROCESSING),
+}
+
+
+def build_loader(
+    source: Source, transform: str, num_workers: int, shuffle: bool, bad_images: BadImages, batch_size: int = 8
+) -> Loader:
+    config = LoaderConfig(batch_size=batch_size, num_workers=num_workers, last="wrap" if shuffle else "keep")
+    return Loader(source, TRANSFORMS[transform], config, seed=3, shuffle=shuffle, bad_images=bad_images)
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_training_run_replaces_bad_images_and_counts_them(
+    transform: str, num_workers: int, count: int, tmp_path: Path
+) -> None:
+    source = write_files(tmp_path / "files", count)
+    loader = build_loader(source, transform, num_workers, True, "skip")
+    bad = list_bad(source)
+    batches = list(loader.read_once())
+    assert len(batches) == loader.steps_per_epoch
+    for batch in batches:
+        assert batch.image.shape == (8, 3, 16, 16)
+        assert not {source.name(index) for index in batch.index.tolist()} & bad
+        assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+    assert loader.skipped == bad
+    seen = {source.name(index) for batch in batches for index in batch.index.tolist()}
+    assert seen == {source.name(index) for index in range(count)} - bad
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_an_evaluation_leaves_bad_images_out_and_counts_them(
+    transform: str, num_workers: int, count: int, tmp_path: Path
+) -> None:
+    source = write_files(tmp_path / "files", count)
+    loader = build_loader(source, transform, num_workers, False, "skip")
+    bad = list_bad(source)
+    batches = list(loader.read_once())
+    indices = [index for batch in batches for index in batch.index.tolist()]
+    assert indices == [index for index in range(count) if source.name(index) not in bad]
+    assert sum(len(batch.skipped) for batch in batches) == len(bad)
+    assert loader.skipped == bad
+    for batch in batches:
+        assert batch.image.shape == (len(batch), 3, 16, 16)
+        assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+def test_a_good_image_is_the_same_beside_a_bad_one(tmp_path: Path) -> None:
+    """What is done to an image depends on its seed, epoch and number; not on who else is in the batch."""
+    photo = encode(build_smooth(200, 160), "JPEG")
+    names = [f"{index}.jpg" for index in range(8)]
+    for name in names:
+        (tmp_path / name).write_bytes(photo)
+    source = FileSource(tmp_path, names, Labels.none_each(8), ())
+    (before,) = build_loader(source, "training", 0, False, "skip").read_once()
+    (tmp_path / "3.jpg").write_bytes(photo[:-100])
+    (after,) = build_loader(source, "training", 0, False, "skip").read_once()
+    assert after.index.tolist() == [0, 1, 2, 4, 5, 6, 7]
+    assert (after.image == before.image[after.index]).all()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_an_error_is_one_sentence_that_names_the_file(transform: str, num_workers: int, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "files", 40)
+    first = next(index for index in range(40) if is_bad(source, index))
+    batches = build_loader(source, transform, num_workers, False, "error", batch_size=1).read_once()
+    with pytest.raises(BadImage) as error:
+        list(batches)
+    message = str(error.value)
+    assert message.startswith(f"{source.name(first)} is ")
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert "Traceback" not in message
+
+
+def test_an_error_leaves_no_workers_behind(tmp_path: Path) -> None:
+    """Workers that live on until the garbage is collected keep a program from ending, and complain when another forks."""
+    source = write_files(tmp_path / "files", 40)
+    with pytest.raises(BadImage) as error:
+        list(build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_once())
+    assert error.value is not None
+    assert multiprocessing.active_children() == []
+
+
+def test_what_was_read_before_the_error_was_given(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "files", 40)
+    first = next(index for index in range(40) if is_bad(source, index))
+    batches = build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_once()
+    assert [next(batches).index.tolist() for _ in range(first)] == [[index] for index in range(first)]
+    with pytest.raises(BadImage):
+        next(batches)
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_folder_of_nothing_but_bad_images(transform: str, num_workers: int, tmp_path: Path) -> None:
+    for index in range(5):
+        (tmp_path / f"{index}.jpg").write_bytes(b"bad")
+    source = FileSource(tmp_path, [f"{index}.jpg" for index in range(5)], Labels.one_each([0] * 5), ("ant",))
+    loader = build_loader(source, transform, num_workers, False, "skip", batch_size=2)
+    assert [batch.image.shape for batch in loader.read_once()] == [(0, 3, 16, 16)] * 3
+    assert len(loader.skipped) == 5
+    training = build_loader(source, transform, num_workers, True, "skip", batch_size=2)
+    with pytest.raises(
+        ValueError, match=r"^\d\.jpg and 100 images drawn in its place cannot be read: the data is damaged"
+    ) as error:
+        list(training.read_once())
+    assert "\n" not in str(error.value)
+
+
+def test_skipping_is_told_with_names(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "files", 30)
+    loader = build_loader(source, "evaluation", 0, False, "skip")
+    with pytest.warns(Notice, match=r"^Skipped .+: cannot be read \(\d+ .*so far\)\.$") as notices:
+        list(loader.read_once())
+    bad = list_bad(source)
+    named = [name for notice in notices for name in bad if name in str(notice.message)]
+    assert len(named) == len(set(named)) > 0
+    assert loader.skipped == bad
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_folder_of_spoilt_files_is_packed_without_them(count: int, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "files", count)
+    bad = list_bad(source)
+    data = Data(str(tmp_path / "files"), "files", (), lambda split: source)
+    (report,) = pack(data, tmp_path / "packed", 256, bad_images="skip")
+    packed = find_data(tmp_path / "packed").open()
+    good = [index for index in range(count) if source.name(index) not in bad]
+    assert report.num_skipped == len(bad)
+    assert [packed.name(index) for index in range(len(packed))] == [source.name(index) for index in good]
+    for place, index in enumerate(good):
+        np.testing.assert_array_equal(
+            packed.read(place)[0].pixels(), source.read(index)[0].pixels(), err_msg=source.name(index)
+        )
+    with pytest.raises(BadImage, match=re.escape(min(bad, key=lambda name: int(name.split("-")[0])))):
+        pack(data, tmp_path / "again", 256)
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+def test_a_folder_of_spoilt_files_is_held_without_them(tmp_path: Path) -> None:
+    content = encode(PHOTO, "PNG")
+    for seed in range(60):
+        (tmp_path / f"{seed}.png").write_bytes(CHANGES[seed % 3](Random(seed), content) if seed % 4 else content)
+    source = FileSource(tmp_path, [f"{seed}.png" for seed in range(60)], Labels.none_each(60), ())
+    bad = list_bad(source)
+    held = hold_in_memory(source, "skip")
+    assert {held.name(index) for index in range(len(held))} == {source.name(index) for index in range(60)} - bad
+
+
+def test_the_files_are_the_same_in_every_run() -> None:
+    assert [spoil(seed) for seed in range(20)] == [spoil(seed) for seed in range(20)]
+    readable = [name for name, content in build_originals().items() if Image.open(io.BytesIO(content)).size]
+    assert len(readable) == len(build_originals())
+
+
+def test_every_original_is_whole() -> None:
+    decoded = list(map(partial(decode_image, num_channels=3), build_originals().values(), build_originals()))
+    assert {image.mode for image in decoded} == {"RGB"}

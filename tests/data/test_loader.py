@@ -1,0 +1,260 @@
+"""The same batches whatever the number of workers and ranks, from whichever step on."""
+
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrine.core.notices import Notice
+from vitrine.data.batch import Batch
+from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig
+from vitrine.data.draws import Draws
+from vitrine.data.loader import MAX_REPLACEMENTS, Loader, choose_num_workers
+from vitrine.data.mixing import Mixing
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.data.source import ArraySource, Labels, Source
+from vitrine.data.sources.files import FileSource
+from vitrine.data.transforms import Augmentation, Evaluation, Images
+
+NUM_IMAGES = 26
+NAMES = [f"{index:02}.{'jpg' if index % 2 else 'png'}" for index in range(NUM_IMAGES)]
+PREPROCESSING = build_inception_preprocessing((24, 20))
+EVERYTHING = Augmentation(AugmentConfig(rand_augment_ops=2, erase_rate=0.5), PREPROCESSING)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> FileSource:
+    """Images of several sizes and kinds, each with a colour of its own."""
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for index, name in enumerate(NAMES):
+        pixels = random.integers(0, 256, (30 + index, 60 - index, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+    return FileSource(folder, NAMES, Labels.one_each(np.arange(NUM_IMAGES) % 3), ("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def block() -> ArraySource:
+    pixels = np.random.default_rng(1).integers(0, 256, (NUM_IMAGES, 24, 20, 3), dtype=np.uint8)
+    labels = Labels.several_each([[index % 3, 3] for index in range(NUM_IMAGES)])
+    return ArraySource(pixels, labels, ("a", "b", "c", "d"), "block")
+
+
+@pytest.fixture(params=["files", "block"])
+def source(request: pytest.FixtureRequest) -> Source:
+    return request.getfixturevalue(request.param)
+
+
+def read(source: Source, start: int, stop: int, num_workers: int = 0, **options: object) -> list[Batch]:
+    last = options.pop("last", "wrap")
+    config = LoaderConfig(batch_size=8, num_workers=num_workers, last=last)
+    return list(Loader(source, EVERYTHING, config, seed=5, **options).read(start, stop))
+
+
+def require_equal(batches: list[Batch], expected: list[Batch]) -> None:
+    assert [batch.step for batch in batches] == [batch.step for batch in expected]
+    for batch, other in zip(batches, expected, strict=True):
+        for field in ("index", "label", "image"):
+            torch.testing.assert_close(getattr(batch, field), getattr(other, field), rtol=0, atol=0)
+
+
+def test_a_batch_is_as_the_contract_says(files: FileSource, block: ArraySource) -> None:
+    batch = read(files, 3, 4)[0]
+    assert batch.image.shape == (8, 3, 24, 20)
+    assert batch.image.dtype == torch.uint8
+    assert batch.label.dtype == batch.index.dtype == torch.int64
+    assert batch.step == 3
+    assert len(batch) == 8
+    assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+    several = read(block, 0, 1)[0]
+    assert several.label.dtype == torch.float32
+    expected = [[float(label in (index % 3, 3)) for label in range(4)] for index in several.index.tolist()]
+    assert several.label.tolist() == expected
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_the_number_of_workers_changes_nothing(source: Source, num_workers: int) -> None:
+    require_equal(read(source, 0, 9, num_workers), read(source, 0, 9))
+
+
+@pytest.mark.parametrize("last", ["wrap", "drop", "keep"])
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_the_ranks_together_see_what_one_would(source: Source, num_ranks: int, last: LastBatch) -> None:
+    whole = read(source, 0, 9, last=last)
+    parts = [read(source, 0, 9, last=last, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    for step, batch in enumerate(whole):
+        for field in ("index", "label", "image"):
+            together = torch.cat([getattr(part[step], field) for part in parts])
+            torch.testing.assert_close(together, getattr(batch, field), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_goes_on_at_any_step(source: Source, num_workers: int) -> None:
+    whole = read(source, 0, 9)
+    for start in (1, 3, 4, 8):
+        require_equal(read(source, start, 9, num_workers), whole[start:])
+
+
+def test_going_on_reads_nothing_of_what_came_before(files: FileSource) -> None:
+    seen = []
+
+    class Watched(FileSource):
+        def fetch(self, index: int) -> bytes:
+            seen.append(index)
+            return super().fetch(index)
+
+    watched = Watched(files.root, NAMES, files.labels, files.class_names)
+    batch = next(Loader(watched, EVERYTHING, LoaderConfig(batch_size=4, num_workers=0)).read(10**9))
+    assert seen == batch.index.tolist()
+
+
+def test_every_epoch_brings_every_image_once_and_differently(source: Source) -> None:
+    batches = read(source, 0, NUM_IMAGES)  # 8 epochs in batches of 8
+    indices = torch.cat([batch.index for batch in batches]).view(8, NUM_IMAGES)
+    assert all(sorted(epoch) == list(range(NUM_IMAGES)) for epoch in indices.tolist())
+    assert len({tuple(epoch) for epoch in indices.tolist()}) == 8
+    images = torch.cat([batch.image for batch in batches])
+    first = [int((indices[epoch] == 0).nonzero()) + epoch * NUM_IMAGES for epoch in range(8)]
+    assert len({images[place].numpy().tobytes() for place in first}) == 8
+
+
+@pytest.mark.parametrize(("last", "sizes"), [("wrap", [8, 8, 8, 8]), ("drop", [8, 8, 8]), ("keep", [8, 8, 8, 2])])
+def test_one_epoch_by_the_rule_for_the_last_batch(files: FileSource, last: LastBatch, sizes: list[int]) -> None:
+    config = LoaderConfig(batch_size=8, num_workers=0, last=last)
+    loader = Loader(files, EVERYTHING, config)
+    assert loader.steps_per_epoch == len(sizes)
+    assert [len(batch) for batch in loader.read_once()] == sizes
+
+
+def test_evaluation_reads_in_order_what_preprocessing_gives(files: FileSource) -> None:
+    config = LoaderConfig(batch_size=8, num_workers=2, last="keep")
+    batches = list(Loader(files, Evaluation(PREPROCESSING), config, shuffle=False).read_once())
+    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(NUM_IMAGES))
+    expected = torch.stack([PREPROCESSING.load(path) for path in files.files()])
+    assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
+
+
+def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
+    mixing = Mixing(mixup=0.5, cutmix=1.0)
+
+    def mix(batch: Batch) -> tuple[Tensor, Tensor]:
+        return mixing.mix(batch.image, batch.label, 3, seed=5, step=batch.step)
+
+    for step in range(6):  # some of each kind
+        images, labels = mix(read(files, step, step + 1)[0])
+        parts = [mix(read(files, step, step + 1, rank=rank, num_ranks=4)[0]) for rank in range(4)]
+        torch.testing.assert_close(torch.cat([part[0] for part in parts]), images, rtol=0, atol=0)
+        torch.testing.assert_close(torch.cat([part[1] for part in parts]), labels, rtol=0, atol=0)
+
+
+def test_it_tells_how_long_its_consumer_waited(block: ArraySource) -> None:
+    class Slow(Evaluation):
+        def __call__(self, images: Images, draws: Draws) -> Tensor:
+            time.sleep(0.05)
+            return super().__call__(images, draws)
+
+    loader = Loader(block, Slow(PREPROCESSING), LoaderConfig(batch_size=8))
+    assert loader.waited_s == 0
+    for number, _ in enumerate(loader.read(0, 3), start=1):
+        assert loader.waited_s >= number * 0.05
+        before = loader.waited_s
+        time.sleep(0.05)  # what the consumer itself takes does not count
+        assert loader.waited_s == before
+
+
+@pytest.fixture
+def damaged(files: FileSource, tmp_path: Path) -> FileSource:
+    """Three of them bad: one cut short, one that is no image, one that is gone."""
+    for path in files.files():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "03.jpg").write_bytes((tmp_path / "03.jpg").read_bytes()[:700])
+    (tmp_path / "10.png").write_bytes(b"no image")
+    (tmp_path / "21.jpg").unlink()
+    return FileSource(tmp_path, NAMES, files.labels, files.class_names)
+
+
+BAD = {"03.jpg": 3, "10.png": 10, "21.jpg": 21}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_image_is_an_error_in_one_sentence(damaged: FileSource, num_workers: int) -> None:
+    loader = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=num_workers))
+    with pytest.raises(ValueError, match=r"^(03\.jpg|10\.png|21\.jpg) [^\n]*\.$"):
+        list(loader.read_once())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_in_training_a_bad_image_is_replaced_and_counted(damaged: FileSource, num_workers: int) -> None:
+    config = LoaderConfig(batch_size=4, num_workers=num_workers)
+    loader = Loader(damaged, EVERYTHING, config, seed=5, bad_images="skip")
+    with pytest.warns(Notice, match=r"^Skipped .*: cannot be read \(\d so far\)\.$") as notices:
+        batches = list(loader.read(0, 2 * NUM_IMAGES))
+    assert len(notices) <= 2  # at the first, and when they have doubled
+    assert loader.skipped == set(BAD)
+    assert all(len(batch) == len(batch.image) == len(batch.label) == 4 for batch in batches)
+    indices = torch.cat([batch.index for batch in batches])
+    assert not set(indices.tolist()) & set(BAD.values())
+    assert torch.cat([batch.label for batch in batches]).tolist() == (indices % 3).tolist()
+    whole = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=0), seed=5, bad_images="skip")
+    with pytest.warns(Notice):
+        require_equal(list(whole.read(20, 23)), batches[20:23])
+
+
+def test_in_evaluation_a_bad_image_is_left_out_and_counted(damaged: FileSource) -> None:
+    config = LoaderConfig(batch_size=4, num_workers=0, last="keep")
+    loader = Loader(damaged, Evaluation(PREPROCESSING), config, shuffle=False, bad_images="skip")
+    with pytest.warns(Notice):
+        batches = list(loader.read_once())
+    assert loader.skipped == set(BAD)
+    indices = torch.cat([batch.index for batch in batches]).tolist()
+    assert indices == [index for index in range(NUM_IMAGES) if index not in BAD.values()]
+
+
+def test_data_of_which_nothing_can_be_read_costs_a_sentence(tmp_path: Path) -> None:
+    names = [f"{index}.png" for index in range(5)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"no image")
+    source = FileSource(tmp_path, names, Labels.one_each([0] * 5), ("a",))
+    loader = Loader(source, EVERYTHING, LoaderConfig(batch_size=2, num_workers=0), bad_images="skip")
+    with pytest.raises(ValueError, match=rf"and {MAX_REPLACEMENTS} images drawn in its place cannot be read"):
+        next(loader.read())
+
+
+def test_a_source_that_cannot_be_used_fails_at_once(block: ArraySource) -> None:
+    empty = ArraySource(block.pixels[:0], Labels.several_each([]), (), "empty")
+    with pytest.raises(ValueError, match=r"no images to put in order"):
+        Loader(empty, EVERYTHING, LoaderConfig())
+    with pytest.raises(ValueError, match=r"batch_size=9 must be .* a multiple of the number of processes, 2"):
+        Loader(block, EVERYTHING, LoaderConfig(batch_size=9), num_ranks=2)
+
+
+def test_workers_are_for_what_has_to_be_decoded(files: FileSource, block: ArraySource) -> None:
+    assert choose_num_workers(files) >= 1
+    assert choose_num_workers(block) == 0
+    large = ArraySource(np.zeros((2, 300, 300, 3), np.uint8), Labels.none_each(2), (), "large")
+    assert choose_num_workers(large) >= 1
+
+
+def test_stopping_early_leaves_no_process_behind(files: FileSource) -> None:
+    def find_children() -> set[str]:
+        return {child for task in Path("/proc/self/task").glob("*/children") for child in task.read_text().split()}
+
+    if not Path("/proc/self/task").exists():
+        pytest.skip("there is no /proc here to count processes in")
+    before = find_children()
+    batches: Iterator[Batch] = Loader(files, EVERYTHING, LoaderConfig(batch_size=2, num_workers=2)).read()
+    next(batches)
+    del batches
+    assert find_children() <= before
+
+
+def test_it_can_be_sent_to_a_process_that_is_started_anew(files: FileSource) -> None:
+    loader = Loader(files, EVERYTHING, LoaderConfig(batch_size=4, num_workers=0), seed=5)
+    copy = pickle.loads(pickle.dumps(loader.batches_by_step))
+    require_equal([copy[7]], [loader.batches_by_step[7]])
