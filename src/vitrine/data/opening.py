@@ -1,0 +1,100 @@
+"""From what a user calls their data to a source: built-in names, the hub, and whatever lies at a path."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from vitrine.data.config import DataConfig
+from vitrine.data.kind import Kind, require_split
+from vitrine.data.memory import hold_in_memory
+from vitrine.data.source import Source
+from vitrine.data.subset import exclude, select
+
+HUB = "hf://datasets/"
+BUILT_IN = ("digits", "shapes")
+
+# Each has a module of its name in `sources`. The more particular come first: a folder of CIFAR's files is no image folder,
+# while what ImageNet's archives unpack to would pass for one.
+KINDS = ("packed", "cifar", "idx", "pets", "flowers", "imagenet", "tar_shards", "parquet", "arrays", "manifest", "folder")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data that was found and not opened yet."""
+
+    name: str
+    kind: str
+    splits: tuple[str, ...]
+    """Empty where it is not divided."""
+    open_split: Callable[[str | None], Source]
+
+    def open(self, split: str | None = None) -> Source:
+        """The images of a split, which has to be named exactly where there are some."""
+        require_split(self.name, split, self.splits)
+        source = self.open_split(split)
+        if len(source) == 0:
+            raise ValueError(
+                f"{self.name} has no images{'' if split is None else f' in {split}'}: check what was unpacked there."
+            )
+        return source
+
+    def open_train(self) -> Source:
+        """The split for training where there is one, else all of it."""
+        return self.open("train" if self.splits else None)
+
+
+def open_data(data: str | Path, split: str | None = None) -> Source:
+    """The images at a path, on the hub (hf://datasets/org/name) or of a built-in name, recognised by what is there."""
+    return find_data(data).open(split)
+
+
+def open_configured(config: DataConfig) -> Source:
+    """What the configuration asks for: the split, without what is excluded, of that the subset, in memory if so wished."""
+    data = find_data(config.source)
+    source = data.open_train() if config.split is None else data.open(config.split)
+    if config.exclude is not None:
+        source = exclude(source, config.exclude)
+    source = select(source, config.subset, config.subset_seed)
+    return hold_in_memory(source, config.bad_images) if config.in_memory else source
+
+
+def find_data(data: str | Path) -> Data:
+    name = str(data)
+    if name.startswith(HUB):
+        from vitrine.data.sources.hub import list_hub_splits, open_hub
+
+        return Data(name, "hub", list_hub_splits(name), partial(open_hub, name))
+    if name.split(":")[0] in BUILT_IN:
+        if Path(name).exists():
+            raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
+        return find_built_in(name)
+    return find_on_disk(Path(data))
+
+
+def find_built_in(name: str) -> Data:
+    from vitrine.data.sources import digits, shapes
+
+    base, _, task = name.partition(":")
+    if base == "shapes":
+        return Data(name, "shapes", shapes.SPLITS, partial(shapes.open_shapes, task))
+    if task:
+        raise ValueError(f"{name} was given, and digits has only one task: write digits.")
+    return Data(name, "digits", digits.SPLITS, digits.open_digits)
+
+
+def find_on_disk(path: Path) -> Data:
+    kind = next((kind for kind in map(load_kind, KINDS) if kind.is_mine(path)), None)
+    if kind is not None:
+        return Data(str(path), kind.name, kind.list_splits(path), partial(kind.open, path))
+    if not path.exists():
+        raise FileNotFoundError(f"There is no data at {path}: give a folder, a file, {HUB}org/name, {' or '.join(BUILT_IN)}.")
+    raise ValueError(
+        f"{path} is no data of a known kind; a folder of images, a CSV or JSONL manifest, IDX files, .npz arrays, tar shards, "
+        "Parquet, or an official layout (CIFAR, Pets, Flowers, ImageNet) was needed: check the path."
+    )
+
+
+def load_kind(name: str) -> Kind:
+    return import_module(f"vitrine.data.sources.{name}").KIND

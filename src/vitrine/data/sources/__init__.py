@@ -1,0 +1,1 @@
+"""One small file for each kind of data that people have."""

@@ -1,0 +1,97 @@
+"""Files that say what images show: text, JSON and lists of classes, each of which may be missing, damaged or something else."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from vitrine.core.sentences import list_names, summarise
+
+CLASS_LIST = "classes.txt"
+
+NEEDED, REMEDY = "the data set needs it", "fetch it again"
+
+# Not ValueError: that is what our own sentences are, also those that are raised while a file is open.
+FAILURES = (OSError, EOFError, MemoryError, zlib.error)
+Failures = type[Exception] | tuple[type[Exception], ...]
+
+
+@contextmanager
+def explain_reading(path: Path, needed: str = NEEDED, remedy: str = REMEDY, failures: Failures = FAILURES) -> Iterator[None]:
+    """Whatever the disk or a library say of a bad file or folder, in one sentence that names it.
+
+    `needed` says what for, as "an IDX file was needed", and `remedy` what helps; `failures` is Exception around a parser
+    that lets out whatever it trips over.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist, and {needed}: check the name, or {remedy}.") from None
+    except failures as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else summarise(error)
+        raise ValueError(f"{path} cannot be read ({reason}), and {needed}: {remedy}.") from None
+
+
+def read_bytes(path: Path, limit: int = -1) -> bytes:
+    """The content, or as much of it as `limit` allows."""
+    with explain_reading(path), open(path, "rb") as file:
+        return file.read(limit)
+
+
+@contextmanager
+def open_text(path: Path, needed: str = NEEDED, remedy: str = REMEDY) -> Iterator[TextIO]:
+    """UTF-8, with or without the mark that Windows puts first; line ends are left as they are."""
+    try:
+        with explain_reading(path, needed, remedy), open(path, encoding="utf-8-sig", newline="") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        # No position, which would be that in the piece that was read last: the text before it can be looked for.
+        found = error.object[max(0, error.start - 20) : error.end]
+        raise ValueError(
+            f"{path} is not text in UTF-8 (see {found!r}), and {needed}: save it in that encoding, or {remedy}."
+        ) from None
+
+
+def read_text(path: Path, needed: str = NEEDED, remedy: str = REMEDY, limit: int = -1) -> str:
+    """The content, or as many characters of it as `limit` allows."""
+    with open_text(path, needed, remedy) as file:
+        return file.read(limit)
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines with their numbers from 1, stripped, without empty ones."""
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [(number, line.strip()) for number, line in lines if line.strip()]
+
+
+def load_json(path: Path) -> Any:
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({summarise(error)}), which was needed: fetch it again.") from None
+
+
+def load_class_list(folder: Path) -> dict[str, str] | None:
+    """From each class as folders and labels have it to the name to show, which may stand behind a tab; None without a list."""
+    path = folder / CLASS_LIST
+    try:
+        text = read_text(path, "a list of classes was needed", "remove it")
+    except FileNotFoundError:
+        return None
+    classes: dict[str, str] = {}
+    for number, line in enumerate(re.split(r"\r\n?|\n", text.rstrip()), start=1):
+        name, _, shown = (cell.strip() for cell in line.partition("\t"))
+        if not name or name in classes:
+            found = f"repeats {list_names([name])}" if name else "is empty"
+            raise ValueError(f"{path} line {number} {found}, and each line needs a class of its own: correct that line.")
+        classes[name] = shown or name
+    return classes
+
+
+def quote(line: str) -> str:
+    """A line from a file in a sentence of ours, at a readable length."""
+    return repr(line if len(line) <= 80 else f"{line[:80]}...")

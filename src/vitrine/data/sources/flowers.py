@@ -1,0 +1,105 @@
+"""Oxford Flowers-102: flowers of 102 kinds, each split in the order of its own list of images.
+
+As published (https://www.robots.ox.ac.uk/~vgg/data/flowers/102/): jpg/image_00001.jpg and so on, imagelabels.mat with the
+class of each image from 1, and setid.mat with the numbers of the images of each split, from 1 too.
+"""
+
+from os.path import isdir, isfile
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.data.kind import Kind, require_split
+from vitrine.data.source import Labels, Source
+from vitrine.data.sources.annotations import load_json
+from vitrine.data.sources.files import FileSource
+from vitrine.data.sources.listing import list_folder
+from vitrine.data.sources.matlab import Value, load_mat
+
+NUM_CLASSES = 102
+LABELS, LISTS, NAMES = "imagelabels.mat", "setid.mat", "cat_to_name.json"
+VARIABLES = {"train": "trnid", "val": "valid", "test": "tstid"}
+
+
+def find_folders(data: Path) -> tuple[Path, Path] | None:
+    """The folder of jpg/ and that of the .mat files; "flowers-102" is what torchvision puts them in."""
+    for root in (data, data / "flowers-102"):
+        for images in (root, root / "102flowers"):
+            for lists in (root, images):
+                if isdir(images / "jpg") and (isfile(lists / LABELS) or isfile(lists / LISTS)):
+                    return images, lists
+    return None
+
+
+def is_mine(data: Path) -> bool:
+    return find_folders(data) is not None
+
+
+def list_splits(data: Path) -> tuple[str, ...]:
+    require_folders(data)
+    return tuple(VARIABLES)
+
+
+def require_folders(data: Path) -> tuple[Path, Path]:
+    folders = find_folders(data)
+    if folders is None:
+        raise FileNotFoundError(f"{data} has no jpg/ with {LABELS} and {LISTS}, as Flowers-102 has: give their folder.")
+    return folders
+
+
+def open_split(data: Path, split: str | None) -> Source:
+    require_split(data, split, list_splits(data))
+    images, lists = require_folders(data)
+    labels = require_whole(lists / LABELS, "labels", load_mat(lists / LABELS, "labels")["labels"], NUM_CLASSES)
+    numbers = load_splits(lists / LISTS, len(labels))[split or ""]
+    names = [f"image_{number:05d}.jpg" for number in numbers.tolist()]
+    there = set(list_folder(images / "jpg"))
+    for name in names:
+        if name not in there:
+            raise FileNotFoundError(f"{lists / LISTS} lists {name}, but jpg/{name} is not there: unpack the images again.")
+    chosen = Labels.one_each(labels[numbers - 1] - 1)
+    side_files = [lists / name for name in (LABELS, LISTS, NAMES) if isfile(lists / name)]
+    return FileSource(images, [f"jpg/{name}" for name in names], chosen, name_classes(lists), side_files)
+
+
+def load_splits(path: Path, num_images: int) -> dict[str, np.ndarray]:
+    """Numbers of images from 1 for each split, no image twice."""
+    found = load_mat(path, *VARIABLES.values())
+    splits = {split: require_whole(path, name, found[name], num_images) for split, name in VARIABLES.items()}
+    numbers, counts = np.unique(np.concatenate(list(splits.values())), return_counts=True)
+    if (counts > 1).any():
+        twice = numbers[counts > 1][0]
+        has = [name for split, name in VARIABLES.items() if twice in splits[split]]
+        where = f"both {has[0]} and {has[1]}" if len(has) > 1 else f"{has[0]} twice"
+        raise ValueError(f"{path} has image {twice} in {where}, and once was needed: fetch the file again.")
+    return splits
+
+
+def require_whole(path: Path, name: str, value: Value, highest: int) -> np.ndarray:
+    """Whole numbers from 1 to `highest`, int64 (N)."""
+    if not isinstance(value, np.ndarray) or value.size != max(value.shape) or value.size == 0:
+        raise ValueError(f"{path} has no row of numbers in {name}, which was needed: fetch the file again.")
+    numbers = value.reshape(-1).astype(np.float64)
+    wrong = ~((numbers >= 1) & (numbers <= highest) & (np.floor(numbers) == numbers))  # also true of what is no number
+    if wrong.any():
+        position = int(wrong.argmax())
+        raise ValueError(
+            f"{path} has {numbers[position]:g} in {name}, position {position + 1}, and whole numbers from 1 to {highest} "
+            "were needed: fetch the file again."
+        )
+    return numbers.astype(np.int64)
+
+
+def name_classes(lists: Path) -> tuple[str, ...]:
+    """By a file that is not part of the set but often put beside it, or else the numbers in the labels."""
+    path = lists / NAMES
+    numbers = [str(number) for number in range(1, NUM_CLASSES + 1)]
+    if not isfile(path):
+        return tuple(numbers)
+    names = load_json(path)
+    if not isinstance(names, dict) or set(names) != set(numbers) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{path} must have a name for each of the classes '1' to '{NUM_CLASSES}': mend it, or remove it.")
+    return tuple(names[number] for number in numbers)
+
+
+KIND = Kind("flowers", is_mine, list_splits, open_split)

@@ -1,0 +1,234 @@
+"""A set packed by `vitrine data pack`: shrunk images as plain pixels in one memory-mapped file, and their index.
+
+images.bin    the pixels of one image after another, (H, W, C) bytes each
+index.npz     offset, height and width of each, labels and names
+pack.json     format, splits, class names, and what the data was like that it was made of
+"""
+
+import json
+import math
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrine.core.checks import is_whole
+from vitrine.core.notices import notice
+from vitrine.core.sentences import list_names, summarise
+from vitrine.data.decode import MAX_PIXELS
+from vitrine.data.kind import Kind
+from vitrine.data.source import MAX_BLOCK_SIDE, Labels, Source
+
+IMAGES, INDEX, DESCRIPTION = "images.bin", "index.npz", "pack.json"
+FORMAT = 1
+MAX_STAMPS = 10_000
+
+ARRAYS = {
+    "offsets": np.int64,
+    "heights": np.int64,
+    "widths": np.int64,
+    "name_starts": np.int64,
+    "name_bytes": np.uint8,
+    "labels": np.int64,
+    "label_starts": np.int64,
+}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `pack.json` holds."""
+
+    format: int
+    num_images: int
+    num_bytes: int
+    """Of `images.bin`."""
+    num_channels: int
+    size: int
+    """Largest short side."""
+    class_names: list[str]
+    splits: dict[str, list[int]]
+    """First image of each and the one after its last; empty where the data was not divided."""
+    data: str
+    """Where the data was."""
+    stamps: dict[str, list[int]]
+    """Of its folders and, of many files, evenly chosen ones: size and time of the last change."""
+
+
+class PackedSource(Source):
+    """Pixels straight from the map: a crop reads no more of an image than it needs."""
+
+    def __init__(self, path: Path, description: Description, index: dict[str, np.ndarray], start: int, stop: int) -> None:
+        self.path = path
+        self.num_channels = description.num_channels
+        self.class_names = tuple(description.class_names)
+        self.offsets, self.heights, self.widths = (index[name][start:stop] for name in ("offsets", "heights", "widths"))
+        self.name_starts, self.name_bytes = index["name_starts"][start : stop + 1], index["name_bytes"]
+        self.labels = Labels(index["labels"], index.get("label_starts")).take(np.arange(start, stop))
+        self.pixels: np.ndarray | None = None  # mapped when first needed, in each process
+        side = max(self.heights.max(initial=0), self.widths.max(initial=0))
+        self.is_block = side <= MAX_BLOCK_SIDE and (self.heights == side).all() and (self.widths == side).all()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "pixels": None}
+
+    def map(self) -> np.ndarray:
+        if self.pixels is None:
+            self.pixels = np.memmap(self.path / IMAGES, dtype=np.uint8, mode="r")
+        return self.pixels
+
+    def fetch(self, index: int) -> np.ndarray:
+        offset, height, width = (int(values[index]) for values in (self.offsets, self.heights, self.widths))
+        pixels = self.map()[offset : offset + height * width * self.num_channels]
+        return pixels.reshape(height, width, self.num_channels)
+
+    def name(self, index: int) -> str:
+        start, stop = self.name_starts[index : index + 2]
+        return self.name_bytes[start:stop].tobytes().decode("utf-8", "surrogateescape")
+
+    def files(self) -> list[Path]:
+        return [self.path / name for name in (IMAGES, INDEX, DESCRIPTION)]
+
+    def read_block(self, indices: np.ndarray) -> np.ndarray | None:
+        """Where all images are small and of one size: they lie one after another."""
+        if not self.is_block:
+            return None
+        shape = int(self.heights[0]), int(self.widths[0]), self.num_channels
+        start, num_bytes = int(self.offsets[0]), len(self) * math.prod(shape)
+        return self.map()[start : start + num_bytes].reshape(-1, *shape)[indices]
+
+
+def is_packed(path: Path) -> bool:
+    return (path / DESCRIPTION).is_file() and (path / INDEX).is_file()
+
+
+def list_packed_splits(path: Path) -> tuple[str, ...]:
+    return tuple(read_description(path).splits)
+
+
+def open_packed(path: Path, split: str | None) -> PackedSource:
+    description = read_description(path)
+    actual = (path / IMAGES).stat().st_size if (path / IMAGES).is_file() else 0
+    if actual != description.num_bytes:
+        raise ValueError(
+            f"{path / IMAGES} has {actual} bytes and should have {description.num_bytes}: the packed set is cut short or was "
+            "changed; pack the data again."
+        )
+    index = read_index(path, description)
+    warn_of_changes(path, description)
+    start, stop = (0, description.num_images) if split is None else description.splits[split]
+    return PackedSource(path, description, index, start, stop)
+
+
+def read_description(path: Path) -> Description:
+    try:
+        content = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        description = Description(**content)
+        check_description(description)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path / DESCRIPTION} is not as `vitrine data pack` writes it ({summarise(error)}): pack again."
+        ) from None
+    return description
+
+
+def check_description(description: Description) -> None:
+    """That everything is of its type: the file may have been edited, or come from a stranger."""
+    if description.format != FORMAT:
+        raise ValueError(f"format {description.format!r}, and {FORMAT} is known")
+    numbers = (description.num_images, description.num_bytes, description.size, description.num_channels)
+    if not all(is_whole(number) and number >= 0 for number in numbers) or description.num_channels not in (1, 3):
+        raise ValueError("sizes that are none")
+    names = description.class_names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in [*names, description.data]):
+        raise ValueError("names that are no text")
+    if not isinstance(description.splits, dict) or not isinstance(description.stamps, dict):
+        raise ValueError("splits or stamps that are no objects")
+    for start, stop in description.splits.values():
+        if not (is_whole(start) and is_whole(stop) and 0 <= start <= stop <= description.num_images):
+            raise ValueError("splits outside the images")
+    for size, time in description.stamps.values():
+        if not (is_whole(size) and is_whole(time)):
+            raise ValueError("stamps that are no numbers")
+
+
+def read_index(path: Path, description: Description) -> dict[str, np.ndarray]:
+    try:
+        with open(path / INDEX, "rb") as file, np.load(file, allow_pickle=False) as content:
+            index = {name: content[name] for name in ARRAYS if name in content.files}
+        check_index(index, description)
+    except Exception as error:  # zipfile and NumPy let out whatever they trip over
+        raise ValueError(f"{path / INDEX} does not fit the packed images ({summarise(error)}): pack the data again.") from None
+    return index
+
+
+def check_index(index: dict[str, np.ndarray], description: Description) -> None:
+    """That nothing in it points outside."""
+    for name, dtype in ARRAYS.items():
+        if name in index and (index[name].dtype != dtype or index[name].ndim != 1):
+            raise ValueError(f"{name} of another type")
+    count = description.num_images
+    heights, widths, offsets = index["heights"], index["widths"], index["offsets"]
+    if any(len(array) != count for array in (heights, widths, offsets)):
+        raise ValueError("offsets or sizes of another number")
+    sides = np.concatenate([heights, widths])
+    if sides.min(initial=1) < 1 or sides.max(initial=1) > MAX_PIXELS:
+        raise ValueError("sizes that no image has")
+    lengths = heights * widths * description.num_channels
+    if (offsets != np.cumsum(lengths) - lengths).any() or lengths.sum() != description.num_bytes:
+        raise ValueError("offsets that do not follow one another")
+    require_runs(index["name_starts"], count, len(index["name_bytes"]))
+    labels = index["labels"]
+    if "label_starts" in index:
+        require_runs(index["label_starts"], count, len(labels))
+    elif len(labels) != count:
+        raise ValueError("labels of another number")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(description.class_names):
+        raise ValueError("labels outside the classes")
+
+
+def require_runs(starts: np.ndarray, count: int, end: int) -> None:
+    is_run = len(starts) == count + 1 and starts[0] == 0 and starts[-1] == end
+    if not is_run or (np.diff(starts) < 0).any():
+        raise ValueError("runs of names or labels that do not follow one another")
+
+
+def take_stamps(data: str, files: list[Path]) -> dict[str, list[int]]:
+    """Size and time of the last change of every file, or of evenly chosen ones, and the time of every folder.
+
+    A file that is added, removed or renamed changes the time of its folder; so of a million files only one that was written
+    over in place can escape.
+    """
+    chosen = files[:: -(-len(files) // MAX_STAMPS)] if files else []
+    root = os.path.abspath(data)
+    parents = {Path(os.path.abspath(file)).parent for file in files}
+    # Those above them as well: a new class or split is a change of the folder that it lies in.
+    above = {folder for parent in parents for folder in parent.parents if folder.is_relative_to(root)}
+    names = {str(folder) for folder in parents | above} | {os.path.abspath(file) for file in chosen}
+    return {name: read_stamp(name) for name in sorted(names)}
+
+
+def warn_of_changes(path: Path, description: Description) -> None:
+    """Nothing is said where the data is not here any more: a packed set may travel alone."""
+    if not description.stamps or not os.path.exists(description.data):
+        return
+    changed = [name for name, stamp in description.stamps.items() if read_stamp(name) != stamp]
+    if changed:
+        notice(
+            f"{description.data} has changed since it was packed into {path} ({list_names(changed, 3)}): pack it again, unless "
+            "the images are still the same."
+        )
+
+
+def read_stamp(name: str) -> list[int]:
+    """Size, of a folder -1, and time of the last change; of what is not there, both -1."""
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):  # the latter for a name that cannot be one
+        return [-1, -1]
+    return [-1 if stat.S_ISDIR(status.st_mode) else status.st_size, status.st_mtime_ns]
+
+
+KIND = Kind("packed", is_packed, list_packed_splits, open_packed)

@@ -1,0 +1,169 @@
+"""What every kind of source must honour, so that a new one is tested by being listed."""
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.sources.test_arrays import make_arrays
+from tests.data.sources.test_cifar import make_cifar
+from tests.data.sources.test_flowers import make_flowers
+from tests.data.sources.test_folder import make_folder
+from tests.data.sources.test_idx import make_idx
+from tests.data.sources.test_imagenet import make_imagenet
+from tests.data.sources.test_manifest import make_manifest
+from tests.data.sources.test_packed import make_packed
+from tests.data.sources.test_parquet import make_parquet
+from tests.data.sources.test_pets import make_pets
+from tests.data.sources.test_tar_shards import make_tar_shards
+from vitrine.data.config import AugmentConfig, LoaderConfig
+from vitrine.data.loader import Loader
+from vitrine.data.opening import BUILT_IN, KINDS, Data, find_data, load_kind
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.data.source import Source
+from vitrine.data.subset import select
+from vitrine.data.transforms import Augmentation
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "packed": make_packed,
+    "cifar": make_cifar,
+    "idx": make_idx,
+    "pets": make_pets,
+    "flowers": make_flowers,
+    "imagenet": make_imagenet,
+    "tar_shards": make_tar_shards,
+    "parquet": make_parquet,
+    "arrays": make_arrays,
+    "manifest": make_manifest,
+    "folder": make_folder,
+}
+
+
+def test_every_kind_is_listed() -> None:
+    assert set(MAKERS) == set(KINDS)
+
+
+@pytest.fixture(scope="module", params=[*MAKERS, *BUILT_IN, "shapes:shape+colour"])
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    name = request.param
+    return find_data(MAKERS[name](tmp_path_factory.mktemp(name)) if name in MAKERS else name)
+
+
+@pytest.fixture
+def source(data: Data) -> Source:
+    return data.open_train()
+
+
+def read_pixels(source: Source, index: int) -> bytes:
+    return source.read(index)[0].pixels().tobytes()
+
+
+def list_some(source: Source) -> list[int]:
+    return sorted({0, 1, len(source) // 2, len(source) - 1} & set(range(len(source))))
+
+
+def test_it_is_recognised_as_what_it_is(data: Data) -> None:
+    if data.kind in {load_kind(name).name for name in KINDS}:
+        path = Path(data.name)
+        first = next(load_kind(name).name for name in KINDS if load_kind(name).is_mine(path))
+        assert first == data.kind
+
+
+def test_splits_have_usual_names_and_share_their_classes(data: Data) -> None:
+    assert set(data.splits) <= {"train", "val", "test", "real"}
+    assert len({data.open(split).class_names for split in data.splits}) <= 1
+
+
+def test_a_split_has_to_be_named_where_there_are_some(data: Data) -> None:
+    with pytest.raises(ValueError, match=r"splits"):
+        data.open(None if data.splits else "train")
+    with pytest.raises(ValueError, match=r"'holiday' was asked for"):
+        data.open("holiday")
+
+
+def test_every_image_has_pixels_and_a_label_among_the_classes(source: Source) -> None:
+    assert len(source) >= 2
+    for index in list_some(source):
+        image, label = source.read(index)
+        pixels = image.pixels()
+        assert pixels.shape == (image.height, image.width, 3)
+        assert pixels.dtype == np.uint8
+        labels = label if source.labels.has_several else (label,)
+        assert all(isinstance(each, int) and 0 <= each < len(source.class_names) for each in labels)
+        assert label == source.labels[index]
+
+
+def test_all_labels_are_among_the_classes(source: Source) -> None:
+    values = source.labels.values
+    assert values.dtype == np.int64
+    assert len(values) == 0 or 0 <= values.min() <= values.max() < len(source.class_names)
+    assert len(set(source.class_names)) == len(source.class_names)
+
+
+def test_an_index_outside_is_an_error(source: Source) -> None:
+    for index in (-1, len(source)):
+        with pytest.raises(IndexError, match=rf"index={index} must be at least 0 and below {len(source)}"):
+            source.read(index)
+
+
+def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: Data, source: Source) -> None:
+    names = [source.name(index) for index in range(len(source))]
+    assert len(set(names)) == len(names)
+    assert all(name == name.strip() and "\n" not in name for name in names)
+    if data.kind not in ("digits", "shapes"):
+        assert not any(str(Path(data.name).parent) in name for name in names)
+
+
+def test_reading_twice_and_opening_twice_give_the_same(data: Data, source: Source) -> None:
+    again = data.open_train()
+    for index in list_some(source):
+        assert read_pixels(source, index) == read_pixels(source, index) == read_pixels(again, index)
+        assert source.name(index) == again.name(index)
+        assert source.labels[index] == again.labels[index]
+
+
+def test_a_block_holds_what_reading_gives(source: Source) -> None:
+    indices = np.array(list_some(source)[::-1])
+    block = source.read_block(indices)
+    if block is None:
+        pytest.skip("these images do not lie in memory with one size")
+    assert block.shape[0] == len(indices)
+    for row, index in enumerate(indices.tolist()):
+        np.testing.assert_array_equal(np.broadcast_to(block[row], (*block.shape[1:3], 3)), source.read(index)[0].pixels())
+
+
+def test_it_can_be_sent_to_another_process_also_once_read(source: Source) -> None:
+    expected = [read_pixels(source, index) for index in list_some(source)]
+    copy = pickle.loads(pickle.dumps(source))
+    assert [read_pixels(copy, index) for index in list_some(copy)] == expected
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:  # what is held open must not be shared
+        for index, pixels in zip(list_some(source), expected, strict=True):
+            assert pool.submit(read_pixels, source, index).result() == pixels
+
+
+def test_its_files_exist(data: Data, source: Source) -> None:
+    files = source.files()
+    assert all(file.is_file() for file in files)
+    assert bool(files) == (data.kind not in ("digits", "shapes"))
+
+
+def test_batches_come_of_it(source: Source) -> None:
+    augmentation = Augmentation(AugmentConfig(), build_inception_preprocessing((16, 16)))
+    loader = Loader(source, augmentation, LoaderConfig(batch_size=4, num_workers=0))
+    batch = next(loader.read(start_step=5))
+    assert batch.image.shape == (4, 3, 16, 16)
+    expected = source.labels.to_batch(batch.index.numpy(), len(source.class_names))
+    assert torch.equal(batch.label, torch.from_numpy(expected))
+
+
+def test_a_subset_of_it_reads_the_same_images(source: Source) -> None:
+    half = select(source, "50%")
+    names = {source.name(index): index for index in range(len(source))}
+    for index in list_some(half):
+        assert read_pixels(half, index) == read_pixels(source, names[half.name(index)])
+        assert half.labels[index] == source.labels[names[half.name(index)]]

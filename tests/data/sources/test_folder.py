@@ -1,0 +1,322 @@
+"""Image folders against Hugging Face's reader of them, real photographs, and folders that could mean two things."""
+
+import os
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine.core.notices import Notice
+from vitrine.data.decode import BadImage
+from vitrine.data.sources import folder as module
+from vitrine.data.sources.folder import KIND
+
+COLOURS = {"bird": (200, 30, 10), "cat": (20, 180, 40), "dog": (5, 60, 220)}
+
+
+def make_folder(folder: Path) -> Path:
+    for split, count in (("train", 3), ("val", 1)):
+        for name, colour in COLOURS.items():
+            for index in range(count):
+                write_image(folder / "photos" / split / name / f"{index:03}.png", colour)
+    return folder / "photos"
+
+
+def write_image(path: Path, colour: tuple[int, int, int] = (1, 2, 3)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (6, 4), colour).save(path)
+
+
+def write_images(root: Path, *paths: str) -> Path:
+    for path in paths:
+        write_image(root / path)
+    return root
+
+
+def names_of(root: Path, split: str | None = None) -> list[str]:
+    source = KIND.open(root, split)
+    return [source.name(index) for index in range(len(source))]
+
+
+def refuses(root: Path, needle: str, split: str | None = None, kind: type[Exception] = ValueError) -> None:
+    with pytest.raises(kind, match=re.escape(needle)) as caught:
+        KIND.open(root, split)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    assert str(root) in str(caught.value)
+
+
+def test_splits_with_class_folders(tmp_path: Path) -> None:
+    root = make_folder(tmp_path)
+    assert KIND.is_mine(root)
+    assert KIND.list_splits(root) == ("train", "val")
+    for split, count in (("train", 3), ("val", 1)):
+        source = KIND.open(root, split)
+        assert source.class_names == ("bird", "cat", "dog")
+        assert [source.name(index) for index in range(len(source))] == [
+            f"{split}/{name}/{index:03}.png" for name in COLOURS for index in range(count)
+        ]
+        for index in range(len(source)):
+            image, label = source.read(index)
+            expected = np.broadcast_to(np.uint8(list(COLOURS.values())[label]), (4, 6, 3))
+            np.testing.assert_array_equal(image.pixels(), expected)
+        assert source.files() == [root / source.name(index) for index in range(len(source))]
+
+
+def test_labels_and_order_are_those_of_hugging_face(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    root = make_folder(tmp_path)
+    theirs = datasets.load_dataset("imagefolder", data_dir=str(root), cache_dir=str(tmp_path / "cache"))
+    for split, their_split in (("train", "train"), ("val", "validation")):
+        rows = theirs[their_split].cast_column("image", datasets.Image(decode=False))
+        expected = {os.path.relpath(row["image"]["path"], root): row["label"] for row in rows}
+        source = KIND.open(root, split)
+        assert source.class_names == tuple(rows.features["label"].names)
+        assert {source.name(index): source.labels[index] for index in range(len(source))} == expected
+
+
+def test_real_photographs(assets: Path) -> None:
+    """Folders of this set are called by the class index, and its README counts one image for each."""
+    source = KIND.open(assets / "imagenet-val-1000", None)
+    assert len(source) == len(source.class_names) == 1000
+    assert [int(source.name(index).split("/")[0]) for index in range(1000)] == source.labels.values.tolist()
+    image, label = source.read(472)
+    assert (label, min(image.height, image.width)) == (472, 256)
+    assert [len(KIND.open(assets / "pets", split)) for split in KIND.list_splits(assets / "pets")] == [740, 444]
+
+
+def test_class_folders_with_images_at_any_depth(tmp_path: Path) -> None:
+    write_images(tmp_path, "dog/1.jpg", "cat/2.jpg", "cat/night/deep/1.JPEG", "cat-like/x.Png", "cat/night.jpg")
+    assert KIND.list_splits(tmp_path) == ()
+    source = KIND.open(tmp_path, None)
+    assert source.class_names == ("cat", "cat-like", "dog")
+    expected = ["cat-like/x.Png", "cat/2.jpg", "cat/night.jpg", "cat/night/deep/1.JPEG", "dog/1.jpg"]
+    assert names_of(tmp_path) == expected == sorted(expected)
+    assert source.labels.values.tolist() == [1, 0, 0, 0, 2]
+
+
+def test_flat_images_have_no_labels(tmp_path: Path) -> None:
+    write_images(tmp_path, "b.jpg", "a.png")
+    source = KIND.open(tmp_path, None)
+    assert names_of(tmp_path) == ["a.png", "b.jpg"]
+    assert (source.class_names, source.labels[0], source.labels.has_several) == ((), (), True)
+
+
+def test_flat_splits_beside_labelled_ones(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/1.png", "test/2.png")
+    assert KIND.list_splits(tmp_path) == ("train", "test")
+    assert KIND.open(tmp_path, "train").class_names == ("cat", "dog")
+    test = KIND.open(tmp_path, "test")
+    assert (names_of(tmp_path, "test"), test.class_names, test.labels[1]) == (["test/1.png", "test/2.png"], (), ())
+
+
+@pytest.mark.parametrize(
+    ("folders", "splits"),
+    [
+        (("train",), ("train",)),
+        (("Training", "VALIDATION", "testing"), ("train", "val", "test")),
+        (("dev", "test"), ("val", "test")),
+        (("train", "valid"), ("train", "val")),
+        (("train", "bus", "car"), ()),  # vehicles
+        (("test",), ()),
+    ],
+)
+def test_which_folders_are_splits(tmp_path: Path, folders: tuple[str, ...], splits: tuple[str, ...]) -> None:
+    write_images(tmp_path, *(f"{folder}/1.png" for folder in folders))
+    assert KIND.list_splits(tmp_path) == splits
+    if not splits:
+        assert KIND.open(tmp_path, None).class_names == tuple(sorted(folders))
+    for split in splits:
+        assert len(KIND.open(tmp_path, split)) == 1
+
+
+def test_folders_without_images_do_not_hide_splits(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/1.png", "val/cat/1.png")
+    (tmp_path / "notes" / "old").mkdir(parents=True)
+    (tmp_path / "notes" / "boxes.xml").write_text("<a/>")
+    assert KIND.list_splits(tmp_path) == ("train", "val")
+
+
+def test_splits_share_their_classes(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/1.png", "train/eel/1.png", "val/bee/1.png", "val/eel/1.png")
+    (tmp_path / "val" / "cat").mkdir()
+    assert KIND.open(tmp_path, "train").class_names == KIND.open(tmp_path, "val").class_names == ("bee", "cat", "eel")
+    assert KIND.open(tmp_path, "train").labels.values.tolist() == [1, 2]
+    assert KIND.open(tmp_path, "val").labels.values.tolist() == [0, 2]
+
+
+def test_class_list_orders_and_names(tmp_path: Path) -> None:
+    write_images(tmp_path, "n02/1.png", "n01/1.png")
+    (tmp_path / "n03").mkdir()
+    (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbfn03\tthe third\r\nn02\r\nn01\tna\xc3\xafve cat\r\n\r\n")
+    source = KIND.open(tmp_path, None)
+    assert source.class_names == ("the third", "n02", "naïve cat")
+    assert (names_of(tmp_path), source.labels.values.tolist()) == (["n01/1.png", "n02/1.png"], [2, 1])
+    assert tmp_path / "classes.txt" in source.files()
+
+
+def test_class_list_makes_split_names_classes(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/night/1.png", "test/1.png", "bus/1.png")
+    refuses(tmp_path, "has test, train, called like splits, beside bus")
+    (tmp_path / "classes.txt").write_text("bus\ntrain\ntest\n")
+    assert KIND.list_splits(tmp_path) == ()
+    assert KIND.open(tmp_path, None).class_names == ("bus", "train", "test")
+
+
+@pytest.mark.parametrize(
+    ("content", "needle"),
+    [
+        (b"cat\n\ndog\n", "classes.txt line 2 is empty"),
+        (b"cat\nDog\n", "classes.txt does not list the class folder dog"),
+    ],
+)
+def test_bad_class_lists(tmp_path: Path, content: bytes, needle: str) -> None:
+    write_images(tmp_path, "cat/1.png", "dog/1.png")
+    (tmp_path / "classes.txt").write_bytes(content)
+    refuses(tmp_path, needle)
+
+
+@pytest.mark.parametrize(
+    ("images", "needle"),
+    [
+        (("1.png", "cat/1.png"), "has images, such as 1.png, beside folders with images, such as cat"),
+        (("1.png", "train/cat/1.png"), "has images, such as 1.png, beside the splits train"),
+        (("train/cat/1.png", "cat/1.png"), "has train, called like splits, beside cat"),
+        (("train/cat/1.png", "val/cat/1.png", "cat/1.png"), "has train, val, called like splits, beside cat"),
+        (("test/cat/1.png",), "has test, called like splits, and no train"),
+        (("val/1.png", "valid/1.png"), "has val, valid, called like splits, and no train"),
+        (("train/1.png", "val/1.png", "dev/1.png"), "has the folders dev, train, val, and some of them are names of the same"),
+        (("cat/train/1.png", "cat/val/1.png", "dog/train/1.png"), "would be a class folder but has the splits train, val"),
+    ],
+)
+def test_what_could_mean_two_things_is_refused(tmp_path: Path, images: tuple[str, ...], needle: str) -> None:
+    refuses(write_images(tmp_path, *images), needle)
+
+
+def test_images_beside_classes_in_one_split(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/1.png", "val/cat/1.png", "val/1.png")
+    refuses(tmp_path, f"{tmp_path / 'val'} has images, such as 1.png, beside folders with images", split="train")
+
+
+def test_empty_folders(tmp_path: Path) -> None:
+    refuses(tmp_path, "holds no image file")
+    (tmp_path / "cat" / "deep").mkdir(parents=True)
+    refuses(tmp_path, "holds no image file")
+    assert not KIND.is_mine(tmp_path)
+    write_image(tmp_path / "dog" / "1.png")
+    refuses(tmp_path, "has class folders without any image (cat)")
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    refuses(tmp_path / "absent", "absent does not exist", kind=FileNotFoundError)
+    write_image(tmp_path / "1.png")
+    refuses(tmp_path / "1.png", "1.png is a file, and a folder of images was needed")
+    assert not KIND.is_mine(tmp_path / "1.png")
+    assert not KIND.is_mine(tmp_path / "absent")
+
+
+def test_splits_have_to_be_named(tmp_path: Path) -> None:
+    root = make_folder(tmp_path)
+    refuses(root, "has the splits train, val: say which one")
+    refuses(root, "'test' was asked for", split="test")
+    refuses(write_images(tmp_path / "plain", "cat/1.png"), "has no splits, and 'train' was asked for", split="train")
+
+
+def test_left_out_files_are_told_once(tmp_path: Path) -> None:
+    root = make_folder(tmp_path)
+    for path in ("all.zip", "train/extra.mp4", "train/cat/a.xml", "train/dog/b.xml", "train/dog/jpg", "val/cat/c.xml"):
+        (root / path).write_bytes(b"")
+    with pytest.warns(Notice) as caught:
+        source = KIND.open(root, "train")
+    (message,) = [str(warning.message) for warning in caught]
+    assert f"{root}: 5 of its files were left out" in message
+    assert "(all.zip, train/cat/a.xml, train/dog/b.xml and 2 more)" in message
+    assert len(source) == 9
+
+
+def test_numbered_classes_sorted_as_text_are_told(tmp_path: Path) -> None:
+    write_images(tmp_path, "2/1.png", "10/1.png")
+    with pytest.warns(Notice, match="sorted as text"):
+        assert KIND.open(tmp_path, None).class_names == ("10", "2")
+    (tmp_path / "classes.txt").write_text("2\n10\n")
+    assert KIND.open(tmp_path, None).class_names == ("2", "10")
+
+
+def test_one_class_that_holds_others_is_told(tmp_path: Path) -> None:
+    write_images(tmp_path, "photos/cat/1.png", "photos/dog/1.png")
+    with pytest.warns(Notice, match=r"photos is the only class folder, with folders in it \(cat, dog\)"):
+        assert KIND.open(tmp_path, None).class_names == ("photos",)
+
+
+def test_what_cannot_be_read_is_a_bad_image(tmp_path: Path) -> None:
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    (tmp_path / "text.png").write_text("no image")
+    write_image(tmp_path / "well.png")
+    source = KIND.open(tmp_path, None)
+    os.remove(tmp_path / "well.png")
+    os.mkfifo(tmp_path / "well.png")  # to open it would wait for ever
+    for index, reason in enumerate(["No such file", "symbolic links", "is not an image", "not a regular file"]):
+        with pytest.raises(BadImage, match=f"{source.name(index)}.*{reason}"):
+            source.read(index)
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.png", "caf\u00e9 \u2028.png".encode(), b"back\\slash.png", b"line\nbreak.png"])
+def test_odd_file_names(tmp_path: Path, name: bytes) -> None:
+    write_image(tmp_path / "plain.png")
+    os.rename(tmp_path / "plain.png", os.path.join(os.fsencode(tmp_path), name))
+    source = KIND.open(tmp_path, None)
+    assert os.fsencode(source.name(0)) == name
+    assert source.read(0)[0].height == 4
+    assert source.files()[0].exists()
+
+
+def test_folders_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path, "cat/1.png")
+    scandir = os.scandir
+
+    def deny(folder: str) -> object:
+        if folder.endswith("cat"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(module.os, "scandir", deny)
+    refuses(tmp_path, f"{tmp_path}/cat cannot be listed (Permission denied)")
+    assert not KIND.is_mine(tmp_path)
+
+
+def test_recognition_does_not_walk_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(20):
+        write_images(tmp_path, f"{index:02}/1.png", f"{index:02}/2.png")
+    listed: list[str] = []
+    scandir = os.scandir
+
+    def count(folder: str) -> object:
+        listed.append(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(module.os, "scandir", count)
+    assert KIND.is_mine(tmp_path)
+    assert len(listed) == 2
+    for index in range(400):
+        (tmp_path / f"bare/{index}").mkdir(parents=True)
+    listed.clear()
+    assert not KIND.is_mine(tmp_path / "bare")
+    assert len(listed) == module.SHALLOW_FOLDERS
+
+
+def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_folder(tmp_path)
+    monkeypatch.chdir(root.parent)
+    source = KIND.open(Path("photos"), "train")
+    source.read(0)
+    packed = pickle.dumps(source)
+    monkeypatch.chdir("/")
+    again = pickle.loads(packed)
+    np.testing.assert_array_equal(again.read(4)[0].pixels(), source.read(4)[0].pixels())
+    assert (again.name(4), again.labels[4], again.class_names) == ("train/cat/001.png", 1, source.class_names)
+    assert all(path.is_absolute() and path.exists() for path in again.files())

@@ -1,0 +1,315 @@
+"""Manifests: which classes and splits their rows make, and lists that contradict themselves."""
+
+import csv
+import json
+import os
+import pickle
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitrine.core.notices import Notice
+from vitrine.data.decode import BadImage
+from vitrine.data.source import Source
+from vitrine.data.sources.manifest import KIND, MAX_CLASS_INDEX
+
+COLOURS = {"bird": (200, 30, 10), "cat": (20, 180, 40), "dog": (5, 60, 220)}
+
+
+def make_manifest(folder: Path) -> Path:
+    path = folder / "images.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "split"])
+        for split, count in (("train", 2), ("val", 1)):
+            for name, colour in COLOURS.items():
+                for index in range(count):
+                    (folder / "pixels").mkdir(exist_ok=True)
+                    Image.new("RGB", (6, 4), colour).save(folder / "pixels" / f"{split}, {name} {index}.png")
+                    writer.writerow([f"pixels/{split}, {name} {index}.png", name, split])
+    return path
+
+
+def write_manifest(folder: Path, content: str | bytes, name: str = "list.csv") -> Path:
+    """Beside it only the first image, a.png, exists: the others are not looked for at opening."""
+    Image.new("RGB", (2, 3)).save(folder / "a.png")
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / name
+
+
+def write_json_lines(folder: Path, *rows: object) -> Path:
+    return write_manifest(folder, "".join(json.dumps(row) + "\n" for row in rows), "list.jsonl")
+
+
+def names_of(source: Source) -> list[str]:
+    return [source.name(index) for index in range(len(source))]
+
+
+def labels_of(source: Source) -> list[object]:
+    return [source.labels[index] for index in range(len(source))]
+
+
+def refuses(path: Path, needle: str, kind: type[Exception] = ValueError, split: str | None = None) -> None:
+    with pytest.raises(kind, match=re.escape(needle)) as caught:
+        KIND.open(path, split)
+    assert type(caught.value) is kind  # not a UnicodeDecodeError or JSONDecodeError, which are ValueErrors too
+    assert "\n" not in str(caught.value)
+    assert path.name in str(caught.value)
+
+
+def test_csv_with_splits(tmp_path: Path) -> None:
+    path = make_manifest(tmp_path)
+    assert KIND.is_mine(path)
+    assert KIND.list_splits(path) == ("train", "val")
+    for split, count in (("train", 2), ("val", 1)):
+        source = KIND.open(path, split)
+        assert source.class_names == ("bird", "cat", "dog")
+        assert names_of(source) == [f"pixels/{split}, {name} {index}.png" for name in COLOURS for index in range(count)]
+        for index in range(len(source)):
+            image, label = source.read(index)
+            expected = np.broadcast_to(np.uint8(list(COLOURS.values())[label]), (4, 6, 3))
+            np.testing.assert_array_equal(image.pixels(), expected)
+        assert set(source.files()) == {path, *(tmp_path / name for name in names_of(source))}
+
+
+def test_no_label_column_is_unlabelled(tmp_path: Path) -> None:
+    for path in (
+        write_manifest(tmp_path, "path,height\na.png,3\nb.png,4\n"),
+        write_manifest(tmp_path, "path,label\na.png,\nb.png,\n", "empty.csv"),
+        write_json_lines(tmp_path, {"path": "a.png"}, {"path": "b.png", "label": None}),
+    ):
+        source = KIND.open(path, None)
+        assert (labels_of(source), source.class_names, source.labels.has_several) == ([(), ()], (), True)
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    as_csv = write_manifest(tmp_path, "path,labels\na.png,dog; cat;\nb.png,\nc.png,cat\nd.png,a|b\ne.png,cat;cat\n")
+    as_json = write_json_lines(
+        tmp_path,
+        {"path": "a.png", "labels": ["dog", " cat "]},
+        {"path": "b.png", "labels": []},
+        {"path": "c.png", "labels": "cat"},
+        {"path": "d.png", "labels": ["a|b"]},
+        {"path": "e.png", "labels": ["cat", "cat"]},
+    )
+    for path in (as_csv, as_json):
+        source = KIND.open(path, None)
+        assert source.class_names == ("a|b", "cat", "dog")
+        assert labels_of(source) == [(2, 1), (), (1,), (0,), (1,)]
+        np.testing.assert_array_equal(source.labels.to_batch(np.array([0, 1]), 3), [[0, 1, 1], [0, 0, 0]])
+
+
+def test_one_forgotten_label_is_told(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, "path,label\na.png,cat\nb.png,\nc.png,dog\n")
+    with pytest.warns(Notice, match=r"1 of its images have no label, such as b\.png"):
+        source = KIND.open(path, None)
+    assert labels_of(source) == [(0,), (), (1,)]
+
+
+def test_a_split_without_labels_leaves_the_others_alone(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, "path,label,split\na.png,cat,train\nb.png,,test\nc.png,dog,train\nd.png,dog,val\n")
+    assert KIND.list_splits(path) == ("train", "val", "test")
+    train, val, test = (KIND.open(path, split) for split in ("train", "val", "test"))
+    assert (labels_of(train), labels_of(val), labels_of(test)) == ([0, 1], [1], [()])
+    assert (train.class_names, val.class_names, test.class_names) == (("cat", "dog"), ("cat", "dog"), ())
+
+
+def test_splits_agree_on_having_several_labels(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, "path,label,split\na.png,cat;dog,train\nb.png,dog,test\n")
+    assert labels_of(KIND.open(path, "test")) == [(1,)]
+
+
+@pytest.mark.parametrize("spelling", ["val", "valid", "Validation", " DEV "])
+def test_spellings_of_splits(tmp_path: Path, spelling: str) -> None:
+    path = write_manifest(tmp_path, f"path,split\na.png,training\nb.png,{spelling}\nc.png,testing\n")
+    assert KIND.list_splits(path) == ("train", "val", "test")
+    assert names_of(KIND.open(path, "val")) == ["b.png"]
+
+
+def test_whole_numbers_are_class_indices(tmp_path: Path) -> None:
+    for path in (
+        write_manifest(tmp_path, "path,label\na.png,10\nb.png, 2\nc.png,0\n"),
+        write_json_lines(
+            tmp_path, *({"path": f"{name}.png", "label": label} for name, label in zip("abc", (10, "2", 0), strict=True))
+        ),
+    ):
+        source = KIND.open(path, None)
+        assert labels_of(source) == [10, 2, 0]
+        assert source.class_names == ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10")
+
+
+def test_codes_with_leading_zeros_are_names(tmp_path: Path) -> None:
+    source = KIND.open(write_manifest(tmp_path, "path,label\na.png,007\nb.png,10\n"), None)
+    assert (source.class_names, labels_of(source)) == (("007", "10"), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "listed", "names", "indices"),
+    [
+        (("dog", "cat"), "dog\ncat\nemu\n", ("dog", "cat", "emu"), [0, 1]),
+        (("2", "0"), "dog\ncat\nemu\n", ("dog", "cat", "emu"), [2, 0]),
+        (("1", "2"), "1\n2\n3\n", ("1", "2", "3"), [0, 1]),  # numbers that the list has as names
+        (("n2", "n1"), "n1\ttench\nn2\tshark\n", ("tench", "shark"), [1, 0]),
+    ],
+)
+def test_class_list_beside(
+    tmp_path: Path, labels: tuple[str, str], listed: str, names: tuple[str, ...], indices: list[int]
+) -> None:
+    (tmp_path / "classes.txt").write_text(listed)
+    path = write_manifest(tmp_path, f"path,label\na.png,{labels[0]}\nb.png,{labels[1]}\n")
+    source = KIND.open(path, None)
+    assert (source.class_names, labels_of(source)) == (names, indices)
+    assert tmp_path / "classes.txt" in source.files()
+
+
+@pytest.mark.parametrize(
+    ("label", "needle"),
+    [
+        ("emu", "line 3 has the label 'emu', which classes.txt beside it does not list"),
+        ("3", "line 3 has the label '3', which classes.txt beside it does not list"),
+    ],
+)
+def test_labels_that_the_class_list_lacks(tmp_path: Path, label: str, needle: str) -> None:
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    refuses(write_manifest(tmp_path, f"path,label\na.png,cat\nb.png,{label}\n"), needle)
+
+
+def test_indices_that_the_class_list_lacks(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    refuses(
+        write_manifest(tmp_path, "path,label\na.png,0\nb.png,2\n"),
+        "line 3 has the class index 2, and classes.txt beside it lists 2",
+    )
+
+
+def test_class_indices_have_a_limit(tmp_path: Path) -> None:
+    for label in (str(MAX_CLASS_INDEX + 1), "9" * 5000):
+        refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), "above the limit of 10000000")
+    path = write_manifest(tmp_path, '{"path": "a.png", "label": ' + "9" * 5000 + "}", "list.jsonl")
+    refuses(path, "line 1 is not JSON (Exceeds the limit")
+
+
+@pytest.mark.parametrize("label", ["-1", "2.0"])
+def test_numbers_that_are_no_indices(tmp_path: Path, label: str) -> None:
+    refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), f"line 3 has the label {label} among numbers")
+    source = KIND.open(write_manifest(tmp_path, f"path,label\na.png,zero\nb.png,{label}\n"), None)
+    assert source.class_names == (label, "zero")
+
+
+def test_only_the_first_file_is_looked_for(tmp_path: Path) -> None:
+    source = KIND.open(write_manifest(tmp_path, "path\na.png\ngone.png\n"), None)
+    assert source.read(0)[0].height == 3
+    with pytest.raises(BadImage, match=r"gone\.png cannot be read \(No such file"):
+        source.read(1)
+    path = write_manifest(tmp_path, "path\npictures/b.png\na.png\n")
+    refuses(
+        path,
+        f"line 2 names 'pictures/b.png', and there is no such file from the manifest's folder {tmp_path}",
+        FileNotFoundError,
+    )
+
+
+def test_devices_are_no_images(tmp_path: Path) -> None:
+    source = KIND.open(write_manifest(tmp_path, "path\na.png\n/dev/zero\n."), None)
+    for index, reason in ((1, "not a regular file"), (2, "not a regular file")):
+        with pytest.raises(BadImage, match=reason):
+            source.read(index)
+
+
+def test_absolute_paths(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    Image.new("RGB", (5, 5)).save(tmp_path / "there.png")
+    path = write_manifest(tmp_path / "lists", f"path\n{tmp_path}/there.png\n../there2.png\n")
+    source = KIND.open(path, None)
+    assert names_of(source) == [f"{tmp_path}/there.png", "../there2.png"]
+    assert source.read(0)[0].width == 5
+
+
+@pytest.mark.parametrize("second", ["a.png", "./a.png", "x/../a.png", "{folder}/a.png"])
+def test_each_image_once(tmp_path: Path, second: str) -> None:
+    second = second.format(folder=tmp_path)
+    path = write_manifest(tmp_path, f"path,label\na.png,1\n\nb.png,1\n{second},0\n")
+    refuses(path, f"line 5 names {second!r} as line 2 does")
+
+
+@pytest.mark.parametrize(
+    ("content", "needle"),
+    [
+        ("", "lists no image"),
+        ("\n \n", "lists no image"),
+        ("path,label\n", "lists no image"),
+        ("path,split\na.png,train\nb.png,fold1\n", "line 3 has the split 'fold1', and train, val or test was needed"),
+        ("path,split\na.png,train\nb.png,\n", "line 3 has no split"),
+    ],
+)
+def test_bad_lists(tmp_path: Path, content: str, needle: str) -> None:
+    refuses(write_manifest(tmp_path, content), needle)
+
+
+def test_a_json_split_that_comes_late(tmp_path: Path) -> None:
+    path = write_json_lines(tmp_path, {"path": "a.png"}, {"path": "b.png", "split": "train"})
+    refuses(path, "line 2 has the split 'train', and the rows before have none")
+
+
+def test_a_json_split_missing_later(tmp_path: Path) -> None:
+    refuses(write_json_lines(tmp_path, {"path": "a.png", "split": "train"}, {"path": "b.png"}), "line 2 has no split")
+
+
+def test_what_is_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    refuses(tmp_path / "absent.csv", "does not exist", FileNotFoundError)
+    refuses(tmp_path / "folder.csv", "cannot be read (Is a directory)")
+    for name in ("absent.csv", "folder.csv"):
+        assert not KIND.is_mine(tmp_path / name)
+    assert not KIND.is_mine(write_manifest(tmp_path, "path\na.png\n", "list.json"))
+    assert KIND.is_mine(write_manifest(tmp_path, "", "list.TSV"))
+
+
+def test_splits_have_to_be_named(tmp_path: Path) -> None:
+    refuses(make_manifest(tmp_path), "has the splits train, val: say which one is meant")
+    refuses(write_manifest(tmp_path, "path\na.png\n"), "has no splits, and 'train' was asked for", split="train")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    name, content = data.draw(
+        st.sampled_from(
+            [
+                ("list.csv", b'path,label,split\r\n"a.png",cat;dog,train\r\nb.png,1,val\r\n'),
+                ("list.jsonl", b'{"path": "a.png", "label": ["cat", 1]}\n{"path": "b.png", "label": 7}\n'),
+            ]
+        )
+    )
+    position = data.draw(st.integers(0, len(content)))
+    cut = data.draw(st.integers(0, 3))
+    path = write_manifest(tmp_path, content[:position] + data.draw(st.binary(max_size=3)) + content[position + cut :], name)
+    told = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)
+            source = KIND.open(path, next(iter(KIND.list_splits(path)), None))
+        assert len(source) == len(names_of(source)) >= 1
+    except (ValueError, FileNotFoundError) as error:
+        told = error
+    assert type(told) in (type(None), ValueError, FileNotFoundError)
+    assert told is None or (str(path) in str(told) and "\n" not in str(told))
+
+
+def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_manifest(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    source = KIND.open(Path("images.csv"), "train")
+    source.read(0)
+    packed = pickle.dumps(source)
+    monkeypatch.chdir("/")
+    again = pickle.loads(packed)
+    np.testing.assert_array_equal(again.read(2)[0].pixels(), source.read(2)[0].pixels())
+    assert (again.name(2), again.labels[2], again.class_names) == ("pixels/train, cat 0.png", 1, source.class_names)
+    assert all(os.path.isabs(path) and path.exists() for path in again.files())

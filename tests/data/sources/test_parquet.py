@@ -1,0 +1,257 @@
+"""Parquet files written by pyarrow in the hub's layout, and by `datasets` itself; odd and damaged ones."""
+
+import io
+import json
+import pickle
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine.core.notices import Notice
+from vitrine.data.decode import BadImage
+from vitrine.data.sources import parquet
+from vitrine.data.sources.parquet import KIND
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+NAMES = ["cat", "dog", "fox"]
+CLASS_LABEL = {"names": NAMES, "_type": "ClassLabel"}
+
+
+def draw(seed: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def make_images(seeds: range) -> Any:
+    return pa.array([{"bytes": draw(seed), "path": f"{seed}.png"} for seed in seeds], IMAGE)
+
+
+def write(path: Path, columns: dict[str, Any], features: dict[str, Any] | None = None, group: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table(columns)
+    if features is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def write_split(path: Path, seeds: range) -> None:
+    labels = pa.array([seed % 3 for seed in seeds], pa.int64())
+    features = {"image": {"_type": "Image"}, "label": CLASS_LABEL}
+    write(path, {"image": make_images(seeds), "label": labels}, features)
+
+
+def make_parquet(folder: Path) -> Path:
+    write_split(folder / "data" / "train-00000-of-00002.parquet", range(5))
+    write_split(folder / "data" / "train-00001-of-00002.parquet", range(5, 8))
+    write_split(folder / "data" / "validation-00000-of-00001.parquet", range(8, 11))
+    return folder
+
+
+def fails(path: Path, split: str | None = None) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        KIND.open(path, split)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert type(caught.value) in (ValueError, FileNotFoundError)
+    return text
+
+
+def test_splits_of_the_hub(tmp_path: Path) -> None:
+    folder = make_parquet(tmp_path)
+    assert KIND.is_mine(folder)
+    assert KIND.list_splits(folder) == ("train", "val")
+    train, val = KIND.open(folder, "train"), KIND.open(folder, "val")
+    assert [train.fetch(index) for index in range(8)] == [draw(seed) for seed in range(8)]
+    assert [train.labels[index] for index in range(8)] == [seed % 3 for seed in range(8)]
+    assert [train.name(index) for index in (0, 4, 5, 7)] == [
+        "data/train-00000-of-00002.parquet[0]",
+        "data/train-00000-of-00002.parquet[4]",
+        "data/train-00001-of-00002.parquet[0]",
+        "data/train-00001-of-00002.parquet[2]",
+    ]
+    assert [val.fetch(index) for index in range(3)] == [draw(8), draw(9), draw(10)]
+    assert train.class_names == val.class_names == ("cat", "dog", "fox")
+    image, label = train.read(7)
+    assert (image.width, image.height, label) == (7, 5, 1)
+    assert [path.name for path in train.files()] == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"]
+    assert "train, val" in fails(folder)
+
+
+def test_a_single_file_and_an_undivided_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.parquet", {"img": [draw(0), draw(1)], "label": [1, 0]})
+    write(tmp_path / "a.parquet", {"img": [draw(2)], "label": [3]})
+    assert KIND.is_mine(path)
+    assert KIND.list_splits(path) == KIND.list_splits(tmp_path) == ()
+    assert KIND.open(path, None).class_names == ("0", "1")
+    source = KIND.open(tmp_path, None)
+    assert [source.name(index) for index in range(3)] == ["a.parquet[0]", "b.parquet[0]", "b.parquet[1]"]
+    assert [source.fetch(index) for index in range(3)] == [draw(2), draw(0), draw(1)]
+    assert source.class_names == ("0", "1", "2", "3")
+
+
+def test_what_datasets_writes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"picture": datasets.Image(), "kind": datasets.ClassLabel(names=NAMES)})
+    rows = {"picture": [{"bytes": draw(seed), "path": None} for seed in range(4)], "kind": [2, 1, 0, 2]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
+    source = KIND.open(tmp_path, "train")
+    assert [source.fetch(index) for index in range(4)] == [draw(seed) for seed in range(4)]
+    assert (source.labels.values.tolist(), source.class_names) == ([2, 1, 0, 2], tuple(NAMES))
+
+
+def test_several_labels_as_datasets_writes_them(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(datasets.ClassLabel(names=NAMES))})
+    rows = {"image": [{"bytes": draw(seed), "path": None} for seed in range(3)], "labels": [[2, 0], [], [1]]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "x.parquet")
+    source = KIND.open(tmp_path, None)
+    assert [source.labels[index] for index in range(3)] == [(2, 0), (), (1,)]
+    assert source.class_names == tuple(NAMES)
+
+
+def test_no_label_column(tmp_path: Path) -> None:
+    source = KIND.open(write(tmp_path / "x.parquet", {"image": make_images(range(2)), "caption": ["a", "b"]}), None)
+    assert (source.labels[0], source.labels.has_several, source.class_names) == ((), True, ())
+
+
+def test_classes_are_counted_over_all_splits(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", {"image": make_images(range(2)), "label": ["b", "d"]})
+    write(tmp_path / "test-0.parquet", {"image": make_images(range(2)), "label": ["c", "b"]})
+    train, test = KIND.open(tmp_path, "train"), KIND.open(tmp_path, "test")
+    assert train.class_names == test.class_names == ("b", "c", "d")
+    assert (train.labels.values.tolist(), test.labels.values.tolist()) == ([0, 2], [1, 0])
+    write(tmp_path / "test-0.parquet", {"image": make_images(range(2)), "label": [1, 9]})
+    assert "numbers as labels in one split and strings in another" in fails(tmp_path, "test")
+
+
+def test_shards_that_do_not_agree(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"image": make_images(range(1)), "label": [0]})
+    write(tmp_path / "b.parquet", {"image": make_images(range(1)), "label": ["x"]})
+    assert "b.parquet has other columns or classes than" in fails(tmp_path)
+    write(tmp_path / "b.parquet", {"image": make_images(range(1))})
+    assert "b.parquet has other columns or classes than" in fails(tmp_path)
+    write(tmp_path / "b.parquet", {"image": make_images(range(1)), "label": [0]}, {"label": CLASS_LABEL})
+    assert "b.parquet has other columns or classes than" in fails(tmp_path)
+
+
+def test_columns_that_hold_no_images(tmp_path: Path) -> None:
+    assert "has the columns text, label" in fails(write(tmp_path / "x.parquet", {"text": ["a"], "label": [1]}))
+    assert "one with the bytes of images was needed" in fails(write(tmp_path / "x.parquet", {"image": ["a.png"], "label": [1]}))
+    empty = {"image": pa.array([], IMAGE), "label": pa.array([], pa.int64())}
+    assert len(KIND.open(write(tmp_path / "x.parquet", empty), None)) == 0  # what opens data says so for every kind
+
+
+def test_a_table_beside_image_files_is_not_taken_for_the_data(tmp_path: Path) -> None:
+    path = write(tmp_path / "metadata.parquet", {"image": ["cat/1.png"], "label": [0]})
+    assert KIND.is_mine(path)
+    assert KIND.is_mine(tmp_path)  # alone it is looked into, and opening says what it lacks
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_bytes(draw(0))
+    assert not KIND.is_mine(tmp_path)
+    write(path, {"image": make_images(range(2)), "label": [0, 1]})
+    assert KIND.is_mine(tmp_path)
+    path.write_bytes(b"PAR1")
+    assert not KIND.is_mine(tmp_path)
+    path.unlink()
+    write_split(tmp_path / "data" / "train-00000-of-00001.parquet", range(2))
+    assert KIND.is_mine(tmp_path)
+    assert not KIND.is_mine(tmp_path / "cat")
+    assert "has none of the files" in fails(tmp_path / "cat")
+
+
+def test_rows_without_an_image(tmp_path: Path) -> None:
+    rows = [{"bytes": draw(0), "path": None}, {"bytes": None, "path": "/etc/passwd"}, None, {"bytes": b"", "path": "x"}]
+    source = KIND.open(write(tmp_path / "x.parquet", {"image": pa.array(rows, IMAGE)}), None)
+    assert source.fetch(0) == draw(0)
+    for index in range(1, len(rows)):
+        with pytest.raises(BadImage, match=rf"x\.parquet\[{index}\]"):
+            source.read(index)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    write_split(tmp_path / "x.parquet", range(4))
+    whole = (tmp_path / "x.parquet").read_bytes()
+    for content in (b"", b"PAR1", whole[:100], whole[:-1], whole[1:], b"x" * 1000):
+        (tmp_path / "x.parquet").write_bytes(content)
+        assert "a Parquet file was needed" in fails(tmp_path / "x.parquet")
+    write(tmp_path / "x.parquet", {"image": make_images(range(1))}, {})
+    for notes in (b"{", b"\xff", b"[1]", b'{"info": {"features": 3}}', b"[" * 100_000):
+        table = pa.table({"image": make_images(range(1))}).replace_schema_metadata({b"huggingface": notes})
+        pq.write_table(table, tmp_path / "x.parquet")
+        assert "a Parquet file was needed" in fails(tmp_path / "x.parquet")
+
+
+def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
+    """Whatever is changed, there is a sentence or an image, right or wrong, and no other exception."""
+    path = tmp_path / "x.parquet"
+    write_split(path, range(4))
+    whole = path.read_bytes()
+    random = np.random.default_rng(0)
+    for _ in range(150):
+        spoilt = bytearray(whole)
+        for at in random.integers(0, len(whole), 3):
+            spoilt[at] = random.integers(256)
+        path.write_bytes(spoilt)
+        with suppress(ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)
+            source = KIND.open(path, None)
+            for index in range(len(source)):
+                source.read(index)
+
+
+def test_large_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_split(tmp_path / "x.parquet", range(4))
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 100)
+    assert "a row group of over 2 GB" in fails(tmp_path / "x.parquet")
+
+
+def test_a_file_changed_after_opening(tmp_path: Path) -> None:
+    write_split(tmp_path / "x.parquet", range(4))
+    source = KIND.open(tmp_path, None)
+    write_split(tmp_path / "x.parquet", range(6))
+    with pytest.raises(ValueError, match=r"x\.parquet has changed since it was opened"):
+        source.fetch(0)
+
+
+def test_row_groups_in_order_are_read_once(tmp_path: Path) -> None:
+    source = KIND.open(make_parquet(tmp_path), "train")
+    parquet.read_images.cache_clear()
+    for index in range(8):
+        source.fetch(index)
+    assert parquet.read_images.cache_info().misses == 5  # groups of 2: 3 in the first file, 2 in the second
+    assert parquet.read_images.cache_info().currsize == 2
+
+
+def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
+    source = KIND.open(make_parquet(tmp_path), "train")
+    for _ in range(2):
+        copy = pickle.loads(pickle.dumps(source))
+        assert [copy.fetch(index) for index in range(8)] == [draw(seed) for seed in range(8)]
+        assert len(pickle.dumps(source)) < 10_000
+        source.fetch(0)
+
+
+def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parquet(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    source = KIND.open(Path(), "val")
+    monkeypatch.chdir("/")
+    assert (source.name(1), source.fetch(1)) == ("data/validation-00000-of-00001.parquet[1]", draw(9))
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_parquet(tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert KIND.is_mine(path)
+    assert "pip install 'vitrine[parquet]'" in fails(path, "train")

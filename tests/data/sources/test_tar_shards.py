@@ -1,0 +1,197 @@
+"""The source of tar shards: splits, patterns, classes, reading by position."""
+
+import io
+import os
+import pickle
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine.core.notices import Notice
+from vitrine.data.decode import BadImage
+from vitrine.data.sources.tar_shards import KIND, open_shard
+
+Content = dict[str, bytes | str]
+
+
+def draw(seed: int, format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)).save(file, format)
+    return file.getvalue()
+
+
+def write_tar(path: Path, members: Content | list[tuple[str, bytes | str]], format: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=format) as tar:
+        for name, content in members.items() if isinstance(members, dict) else members:
+            body = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            tar.addfile(info, io.BytesIO(body))
+    return path
+
+
+def make_samples(count: int, start: int = 0) -> Content:
+    samples: Content = {}
+    for seed in range(start, start + count):
+        samples |= {f"{seed:04d}.png": draw(seed), f"{seed:04d}.cls": str(seed % 3)}
+    return samples
+
+
+def make_tar_shards(folder: Path) -> Path:
+    write_tar(folder / "train-000.tar", make_samples(4))
+    write_tar(folder / "train-001.tar", make_samples(3, start=4))
+    write_tar(folder / "val-000.tar", make_samples(2, start=7))
+    (folder / "classes.txt").write_text("cat\ndog\nfox\n")
+    return folder
+
+
+def fails(path: Path, split: str | None = None) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        KIND.open(path, split)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert type(caught.value) in (ValueError, FileNotFoundError)
+    return text
+
+
+def test_samples_of_splits_come_in_order(tmp_path: Path) -> None:
+    folder = make_tar_shards(tmp_path)
+    assert KIND.is_mine(folder)
+    assert KIND.list_splits(folder) == ("train", "val")
+    train, val = KIND.open(folder, "train"), KIND.open(folder, "val")
+    assert [train.name(index) for index in range(7)] == [
+        *(f"train-000.tar/{index:04d}.png" for index in range(4)),
+        *(f"train-001.tar/{index:04d}.png" for index in range(4, 7)),
+    ]
+    assert [train.fetch(index) for index in range(7)] == [draw(seed) for seed in range(7)]
+    assert [train.labels[index] for index in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [val.fetch(index) for index in range(2)] == [draw(7), draw(8)]
+    assert train.class_names == val.class_names == ("cat", "dog", "fox")
+    image, label = train.read(5)
+    assert (image.width, image.height, label) == (7, 5, 2)
+    assert train.files() == [folder / "train-000.tar", folder / "train-001.tar", folder / "classes.txt"]
+    assert "all of it" not in fails(folder, "test")
+    assert "train, val" in fails(folder)
+
+
+def test_unlabelled_and_half_labelled(tmp_path: Path) -> None:
+    source = KIND.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": draw(1)}), None)
+    assert (len(source), source.labels[1], source.labels.has_several, source.class_names) == (2, (), True, ())
+    path = write_tar(tmp_path / "y.tar", {"a.png": draw(0), "a.cls": "1", "b.png": draw(1)})
+    assert "has 1 labels, and y.tar/b.png is the first of 1 images without" in fails(path)
+
+
+def test_classes_are_counted_over_all_splits(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", {"a.png": draw(0), "a.cls": "5"})
+    write_tar(tmp_path / "test-0.tar", {"a.png": draw(0), "a.cls": "1"})
+    assert KIND.open(tmp_path, "test").class_names == KIND.open(tmp_path, "train").class_names == tuple("012345")
+
+
+def test_folders_as_splits_with_names_above_them(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train" / "0.tar", make_samples(2))
+    write_tar(tmp_path / "validation" / "0.tar", make_samples(1))
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    assert KIND.is_mine(tmp_path)
+    assert KIND.list_splits(tmp_path) == ("train", "val")
+    source = KIND.open(tmp_path, "val")
+    assert (source.name(0), source.class_names) == ("validation/0.tar/0000.png", ("a", "b"))
+    (tmp_path / "classes.txt").rename(tmp_path / "validation" / "classes.txt")
+    assert KIND.open(tmp_path, "val").class_names == ("a", "b")
+
+
+def test_an_archive_beside_the_images_that_came_from_it_is_no_shard(tmp_path: Path) -> None:
+    write_tar(tmp_path / "images.tar", make_samples(2))
+    write_tar(tmp_path / "more.tar.gz", {})
+    assert KIND.is_mine(tmp_path)
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "0.png").write_bytes(draw(0))
+    assert not KIND.is_mine(tmp_path)
+    assert KIND.is_mine(tmp_path / "*.tar")
+    assert not KIND.is_mine(tmp_path / "train")
+    assert not KIND.is_mine(tmp_path / "absent")
+
+
+def test_shards_of_no_split_are_left_out_aloud(tmp_path: Path) -> None:
+    make_tar_shards(tmp_path)
+    write_tar(tmp_path / "extra-0.tar", make_samples(2))
+    with pytest.warns(Notice, match=r"extra-0\.tar in .* are left out"):
+        assert len(KIND.open(tmp_path, "train")) == 7
+
+
+def test_patterns(tmp_path: Path) -> None:
+    make_tar_shards(tmp_path / "shards")
+    braces, star = tmp_path / "shards" / "train-{000..001}.tar", tmp_path / "s*" / "train-*.tar"
+    assert KIND.is_mine(braces)
+    assert KIND.list_splits(braces) == ("train",)
+    assert len(KIND.open(braces, "train")) == len(KIND.open(star, "train")) == 7
+    assert KIND.open(star, "train").name(6) == "shards/train-001.tar/0006.png"
+    assert len(KIND.open(tmp_path / "shards" / "{train,val}-000.tar", "val")) == 2
+    assert "train-002.tar is not there" in fails(tmp_path / "shards" / "train-{000..002}.tar", "train")
+    assert "x-0.tar is not there" in fails(tmp_path / "x-{0..999999999}.tar")
+
+
+def test_compressed_shards_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "train-0.tar.gz", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("a.png"))
+    for path in (tmp_path, tmp_path / "train-0.tar.gz"):
+        assert KIND.is_mine(path)
+        assert "train-0.tar.gz is compressed" in fails(path, "train")
+        with pytest.raises(ValueError, match="decompress it first"):
+            KIND.list_splits(path)
+    (tmp_path / "train-0.tar.gz").rename(tmp_path / "train-0.tar")
+    assert "a plain tar file was needed: decompress it" in fails(tmp_path, "train")
+
+
+def test_class_names_that_do_not_fit(tmp_path: Path) -> None:
+    folder = make_tar_shards(tmp_path)
+    (folder / "classes.txt").write_text("cat\ndog\n")
+    assert "train-000.tar/0002.png has the label 2, and" in fails(folder, "train")
+    (folder / "classes.txt").write_text("cat\n\ndog\n")
+    assert "classes.txt line 2 is empty" in fails(folder, "train")
+
+
+def test_an_image_that_is_none_is_found_when_read(tmp_path: Path) -> None:
+    source = KIND.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": b"nothing", "c.png": b""}), None)
+    source.read(0)
+    for index, name in ((1, "x.tar/b.png"), (2, "x.tar/c.png")):
+        with pytest.raises(BadImage, match=name):
+            source.read(index)
+
+
+def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
+    source = KIND.open(make_tar_shards(tmp_path), "train")
+    for _ in range(2):
+        copy = pickle.loads(pickle.dumps(source))
+        assert [copy.fetch(index) for index in range(7)] == [draw(seed) for seed in range(7)]
+        assert copy.name(3) == source.name(3)
+        source.fetch(0)
+
+
+def test_no_more_files_are_open_than_the_cache_keeps(tmp_path: Path) -> None:
+    for number in range(70):
+        write_tar(tmp_path / f"{number:03d}.tar", {"a.png": draw(number)})
+    source = KIND.open(tmp_path, None)
+    open_shard.cache_clear()
+    before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+    assert [source.fetch(index) for index in range(70)] == [draw(number) for number in range(70)]
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/fd")) - before <= 64
+
+
+def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tar_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sources = [KIND.open(Path(path), "val") for path in (".", "val-000.tar", "val-{000..000}.tar")]
+    monkeypatch.chdir("/")
+    assert [(source.name(1), source.fetch(1)) for source in sources] == [("val-000.tar/0008.png", draw(8))] * 3
+
+
+def test_names_lead_to_the_member_even_if_odd(tmp_path: Path) -> None:
+    members = {"a\nb.png": draw(0), "/abs.png": draw(1), "../up.png": draw(2)}
+    source = KIND.open(write_tar(tmp_path / "x.tar", members), None)
+    assert [source.name(index) for index in range(3)] == ["x.tar/a\\nb.png", "x.tar/abs.png", "x.tar/../up.png"]

@@ -1,0 +1,113 @@
+"""What a user calls their data, and what comes of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitrine
+from tests.data.sources.test_cifar import make_cifar
+from tests.data.sources.test_folder import make_folder
+from tests.data.sources.test_imagenet import make_imagenet
+from vitrine.data.config import DataConfig
+from vitrine.data.opening import BUILT_IN, KINDS, find_data, load_kind, open_configured, open_data
+
+
+def test_public_name() -> None:
+    assert vitrine.open_data is open_data
+
+
+def test_kinds_have_names_of_their_own() -> None:
+    names = [load_kind(name).name for name in KINDS]
+    assert len({*names, *BUILT_IN, "hub"}) == len(names) + len(BUILT_IN) + 1
+
+
+def test_no_data_costs_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"^There is no data at .*missing: give a folder, a file, hf://datasets/org/name"
+    ):
+        find_data(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty is no data of a known kind; a folder of images, .*: check the path"):
+        find_data(tmp_path / "empty")
+    (tmp_path / "letter.doc").write_text("Dear all")
+    with pytest.raises(ValueError, match=r"letter\.doc is no data of a known kind"):
+        find_data(str(tmp_path / "letter.doc"))
+
+
+def test_official_layouts_are_not_taken_for_image_folders(tmp_path: Path) -> None:
+    for make, kind in ((make_cifar, "cifar"), (make_imagenet, "imagenet"), (make_folder, "folder")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        assert find_data(make(folder)).kind == kind
+
+
+def test_built_in_names() -> None:
+    assert find_data("digits").splits == ("train", "test")
+    assert open_data("shapes:count", "val").class_names[0] == "one-dot"
+    with pytest.raises(ValueError, match=r"digits:zero was given, and digits has only one task"):
+        find_data("digits:zero")
+    with pytest.raises(ValueError, match=r"colour"):
+        open_data("shapes:color", "val")
+
+
+def test_a_folder_called_like_a_built_in_name_has_to_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made").mkdir()
+    make_folder(tmp_path / "made").rename(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"write \./digits for what is here"):
+        find_data("digits")
+    assert find_data("./digits").kind == "folder"
+    assert find_data(Path("digits").absolute()).kind == "folder"
+
+
+def test_training_takes_the_train_split_or_all(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (4, 4)).save(tmp_path / split / name / "1.png")
+    divided = find_data(tmp_path)
+    assert [divided.open_train().name(index) for index in range(2)] == ["train/cat/1.png", "train/dog/1.png"]
+    assert len(find_data(tmp_path / "train").open_train()) == 2
+
+
+def test_what_a_configuration_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").write_text("digits/train[0]\ndigits/train[7]\n")
+    everything = open_configured(DataConfig(source="digits"))
+    assert len(everything) == 1437
+    assert len(open_configured(DataConfig(source="digits", split="test"))) == 360
+    less = open_configured(DataConfig(source="digits", exclude=tmp_path / "out.txt"))
+    assert len(less) == 1435
+    assert less.name(0) == "digits/train[1]"
+    five = open_configured(DataConfig(source="digits", subset="5/class", exclude=tmp_path / "out.txt"))
+    assert np.bincount(five.labels.values).tolist() == [5] * 10
+    assert not {five.name(index) for index in range(50)} & {"digits/train[0]", "digits/train[7]"}
+    other = open_configured(DataConfig(source="digits", subset="5/class", subset_seed=1))
+    assert {other.name(index) for index in range(50)} != {five.name(index) for index in range(50)}
+
+
+def test_files_are_held_in_memory_when_asked(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / name / f"{index}.png")
+    none = np.zeros(0, np.int64)
+    assert open_configured(DataConfig(source=str(tmp_path))).read_block(none) is None
+    held = open_configured(DataConfig(source=str(tmp_path), in_memory=True))
+    assert held.read_block(np.array([4])).tolist() == [[[[1, 0, 0]] * 6] * 5]
+    assert held.name(4) == "dog/1.png"
+
+
+def test_real_folders(assets: Path) -> None:
+    expected = {"pets": (740, 444, 37), "flowers102": (1020, 523, 102), "cifar10-12k": (10_000, 2_000, 10)}
+    for name, (num_train, num_test, num_classes) in expected.items():
+        data = find_data(assets / name)
+        assert data.kind == "folder"
+        assert data.splits == ("train", "test")
+        train, test = data.open("train"), data.open("test")
+        assert (len(train), len(test), len(train.class_names)) == (num_train, num_test, num_classes)
+    thousand = open_data(assets / "imagenet-val-1000")
+    assert thousand.labels.values.tolist() == list(range(1000))
+    image, _ = thousand.read(3)
+    assert min(image.height, image.width) == 256
