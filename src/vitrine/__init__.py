@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from vitrine.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from vitrine.data.batch import Batch
+    from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+    from vitrine.data.loader import Loader
+    from vitrine.data.mixing import Mixing
+    from vitrine.data.opening import open_data
     from vitrine.data.preprocessing import Preprocessing
+    from vitrine.data.source import Source
+    from vitrine.data.transforms import Augmentation, Evaluation
     from vitrine.formats.checkpoint import Checkpoint
     from vitrine.formats.config import Facts
     from vitrine.formats.load import load_checkpoint, load_model
@@ -18,42 +25,62 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "MODELS",
+    "AugmentConfig",
+    "Augmentation",
     "AxialConfig",
+    "Batch",
     "Checkpoint",
     "Cost",
+    "DataConfig",
     "Encoded",
+    "Evaluation",
     "Facts",
     "HybridConfig",
+    "Loader",
+    "LoaderConfig",
+    "Mixing",
     "Model",
     "ModelConfig",
     "Preprocessing",
     "ResNetConfig",
+    "Source",
     "ViTConfig",
     "build_model",
     "compute_cost",
     "load_checkpoint",
     "load_model",
+    "open_data",
     "save_checkpoint",
     "save_model",
 ]
 
 HOMES = {
     "MODELS": "vitrine.models.registry",
+    "AugmentConfig": "vitrine.data.config",
+    "Augmentation": "vitrine.data.transforms",
     "AxialConfig": "vitrine.models.config",
+    "Batch": "vitrine.data.batch",
     "Checkpoint": "vitrine.formats.checkpoint",
     "Cost": "vitrine.models.cost",
+    "DataConfig": "vitrine.data.config",
     "Encoded": "vitrine.models.model",
+    "Evaluation": "vitrine.data.transforms",
     "Facts": "vitrine.formats.config",
     "HybridConfig": "vitrine.models.config",
+    "Loader": "vitrine.data.loader",
+    "LoaderConfig": "vitrine.data.config",
+    "Mixing": "vitrine.data.mixing",
     "Model": "vitrine.models.model",
     "ModelConfig": "vitrine.models.config",
     "Preprocessing": "vitrine.data.preprocessing",
     "ResNetConfig": "vitrine.models.config",
+    "Source": "vitrine.data.source",
     "ViTConfig": "vitrine.models.config",
     "build_model": "vitrine.models.registry",
     "compute_cost": "vitrine.models.cost",
     "load_checkpoint": "vitrine.formats.load",
     "load_model": "vitrine.formats.load",
+    "open_data": "vitrine.data.opening",
     "save_checkpoint": "vitrine.formats.save",
     "save_model": "vitrine.formats.save",
 }
