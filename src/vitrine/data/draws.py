@@ -6,6 +6,7 @@ middle, or spread over another number of workers, draws the same. Arrays of keys
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -69,5 +70,10 @@ class Draws:
 
     def uniforms(self, purpose: Purpose, count: int, attempt: int = 0) -> np.ndarray:
         """(B, count) in [0, 1); another attempt gives others."""
-        samples = hash_keys(self.seed, purpose, attempt, self.epochs, self.indices)  # (B,)
-        return to_uniforms(hash_keys(samples[:, None], np.arange(count)))
+        slots = hash_keys(purpose, attempt, np.arange(count))  # (count,)
+        return to_uniforms(hash_keys(self.samples[:, None], slots))
+
+    @cached_property
+    def samples(self) -> np.ndarray:
+        """One number for each sample, from which all others come."""
+        return hash_keys(self.seed, self.epochs, self.indices)
