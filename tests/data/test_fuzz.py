@@ -235,8 +235,7 @@ def test_a_training_run_replaces_bad_images_and_counts_them(
     source = write_files(tmp_path / "files", count)
     loader = build_loader(source, transform, num_workers, True, "skip")
     bad = list_bad(source)
-    batches = list(loader.read_once())
-    assert len(batches) == loader.steps_per_epoch
+    batches = list(loader.read(0, loader.steps_per_epoch))
     for batch in batches:
         assert batch.image.shape == (8, 3, 16, 16)
         assert not {source.name(index) for index in batch.index.tolist()} & bad
@@ -325,9 +324,7 @@ def test_a_folder_of_nothing_but_bad_images(transform: str, num_workers: int, tm
     assert [batch.image.shape for batch in loader.read_once()] == [(0, 3, 16, 16)] * 3
     assert len(loader.skipped) == 5
     training = build_loader(source, transform, num_workers, True, "skip", batch_size=2)
-    with pytest.raises(
-        ValueError, match=r"^\d\.jpg and 100 images drawn in its place cannot be read: the data is damaged"
-    ) as error:
+    with pytest.raises(ValueError, match=r"^The data is damaged beyond skipping, 100 images in a row are bad") as error:
         list(training.read_once())
     assert "\n" not in str(error.value)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.data.kind import SPLITS, normalise_split, require_split
+from vitrine.data.kind import SPLITS, normalise_split, order_splits, require_split
 
 
 @pytest.mark.parametrize(("split", "splits"), [(None, ()), ("train", ("train",)), ("test", SPLITS)])
@@ -41,3 +41,8 @@ def test_what_does_not_costs_a_sentence(kind: type, split: str | None, splits: t
 )
 def test_spellings_of_splits(split: str | None, spellings: list[str]) -> None:
     assert {normalise_split(spelling) for spelling in spellings} == {split}
+
+
+def test_splits_come_in_their_order() -> None:
+    assert order_splits({"test": 1, "other": 2, "train": 3}) == ("train", "test")
+    assert order_splits([]) == ()

@@ -12,6 +12,7 @@ from tests.data.sources.test_folder import make_folder
 from tests.data.sources.test_imagenet import make_imagenet
 from vitrine.data.config import DataConfig
 from vitrine.data.opening import BUILT_IN, KINDS, find_data, load_kind, open_configured, open_data
+from vitrine.data.source import Source
 
 
 def test_public_name() -> None:
@@ -72,18 +73,27 @@ def test_training_takes_the_train_split_or_all(tmp_path: Path) -> None:
     assert len(find_data(tmp_path / "train").open_train()) == 2
 
 
+def open_one(**settings: object) -> Source:
+    source, held_out = open_configured(DataConfig(**settings))
+    assert held_out is None
+    return source
+
+
+def list_all_names(source: Source) -> list[str]:
+    return [source.name(index) for index in range(len(source))]
+
+
 def test_what_a_configuration_asks_for(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("digits/train[0]\ndigits/train[7]\n")
-    everything = open_configured(DataConfig(source="digits"))
-    assert len(everything) == 1437
-    assert len(open_configured(DataConfig(source="digits", split="test"))) == 360
-    less = open_configured(DataConfig(source="digits", exclude=tmp_path / "out.txt"))
+    assert len(open_one(source="digits")) == 1437
+    assert len(open_one(source="digits", split="test")) == 360
+    less = open_one(source="digits", exclude=tmp_path / "out.txt")
     assert len(less) == 1435
     assert less.name(0) == "digits/train[1]"
-    five = open_configured(DataConfig(source="digits", subset="5/class", exclude=tmp_path / "out.txt"))
+    five = open_one(source="digits", subset="5/class", exclude=tmp_path / "out.txt")
     assert np.bincount(five.labels.values).tolist() == [5] * 10
     assert not {five.name(index) for index in range(50)} & {"digits/train[0]", "digits/train[7]"}
-    other = open_configured(DataConfig(source="digits", subset="5/class", subset_seed=1))
+    other = open_one(source="digits", subset="5/class", subset_seed=1)
     assert {other.name(index) for index in range(50)} != {five.name(index) for index in range(50)}
 
 
@@ -93,10 +103,29 @@ def test_files_are_held_in_memory_when_asked(tmp_path: Path) -> None:
         for index in range(3):
             Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / name / f"{index}.png")
     none = np.zeros(0, np.int64)
-    assert open_configured(DataConfig(source=str(tmp_path))).read_block(none) is None
-    held = open_configured(DataConfig(source=str(tmp_path), in_memory=True))
+    assert open_one(source=str(tmp_path)).read_block(none) is None
+    held = open_one(source=str(tmp_path), in_memory=True)
     assert held.read_block(np.array([4])).tolist() == [[[[1, 0, 0]] * 6] * 5]
     assert held.name(4) == "dog/1.png"
+
+
+def test_a_part_is_held_out_the_same_in_memory_or_not(tmp_path: Path) -> None:
+    for index in range(20):
+        folder = tmp_path / "ab"[index % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(folder / f"{index:02}.png")
+    settings = {"source": str(tmp_path), "subset": "80%", "held_out": 0.25}
+    parts = [open_configured(DataConfig(**settings, in_memory=in_memory)) for in_memory in (False, True)]
+    names = [[list_all_names(part) for part in pair] for pair in parts]
+    assert names[0] == names[1]
+    assert [len(part) for part in names[0]] == [12, 4]
+    assert not set(names[0][0]) & set(names[0][1])
+
+
+def test_spellings(tmp_path: Path) -> None:
+    assert open_data("shapes@16", "validation").read(0)[0].height == 16
+    with pytest.raises(ValueError, match=r"data on the hub is called hf://datasets/org/name: write it so"):
+        find_data("hf://org/name")
 
 
 def test_real_folders(assets: Path) -> None:

@@ -14,6 +14,9 @@ from vitrine.data.config import LastBatch
 from vitrine.data.order import Order, permute
 
 UNLIKELY = 1e-6  # every input is fixed, so a test that passes once passes always; below this, chance is no excuse
+# Too few rounds of the network show first at 5 and 6, and at 17, from which on there are fewer; powers of two take one turn.
+TELLING, OTHERS = (2, 4, 5, 6, 17), (3, 7, 8, 9, 10, 12, 16)
+SIZES = [*TELLING, *(pytest.param(size, marks=pytest.mark.full) for size in OTHERS)]
 AROUND_POWERS = [max(1, 2**power + step) for power in range(13) for step in (-1, 0, 1)]
 
 
@@ -40,7 +43,7 @@ def test_a_shuffle_is_a_bijection(size: int) -> None:
 
 
 @given(st.integers(1, 3000), st.integers(-(2**65), 2**65), st.integers(0, 2**40))
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_shuffle_of_any_size_is_a_bijection(size: int, seed: int, epoch: int) -> None:
     shuffled = permute_all(size, seed, epoch)
     assert shuffled.dtype == np.int64
@@ -80,14 +83,14 @@ def test_a_shuffle_is_pinned() -> None:
     assert permute_all(1000, seed=42, epoch=3)[:8].tolist() == PINNED
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17])
+@pytest.mark.parametrize("size", SIZES)
 def test_every_image_comes_everywhere_equally_often(size: int) -> None:
     shuffles = draw_shuffles(size, 40_000)
     for places in shuffles.T:
         assert stats.chisquare(np.bincount(places, minlength=size)).pvalue > UNLIKELY
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 6, 7, 8, 9, 10, 12, 16])
+@pytest.mark.parametrize("size", SIZES)
 def test_every_pair_of_images_comes_in_succession_equally_often(size: int) -> None:
     shuffles = draw_shuffles(size, 40_000, seed=2)
     possible = [first * size + second for first, second in itertools.permutations(range(size), 2)]
@@ -96,7 +99,7 @@ def test_every_pair_of_images_comes_in_succession_equally_often(size: int) -> No
         assert stats.chisquare(counts[possible]).pvalue > UNLIKELY
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 6])
+@pytest.mark.parametrize("size", [4, 6, *(pytest.param(size, marks=pytest.mark.full) for size in (3, 5))])
 def test_every_order_of_a_few_images_is_equally_likely(size: int) -> None:
     codes = draw_shuffles(size, 60_000, seed=3) @ size ** np.arange(size)
     counts = np.unique(codes, return_counts=True)[1]
@@ -126,7 +129,7 @@ def test_seeds_and_epochs_give_unrelated_orders() -> None:
 
 @pytest.mark.parametrize("last", ["wrap", "keep"])
 @given(st.integers(1, 60), st.integers(1, 25), st.booleans())
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_image_comes_once_in_every_epoch(last: LastBatch, num_images: int, batch_size: int, shuffle: bool) -> None:
     order = Order(num_images=num_images, batch_size=batch_size, shuffle=shuffle, last=last, seed=9)
     steps = range(math.ceil(num_images * 3 / batch_size) if last == "wrap" else 3 * order.steps_per_epoch)
@@ -140,7 +143,7 @@ def test_every_image_comes_once_in_every_epoch(last: LastBatch, num_images: int,
 
 
 @given(st.integers(1, 60), st.integers(1, 25))
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_sizes_of_batches_are_as_said(num_images: int, batch_size: int) -> None:
     whole, rest = divmod(num_images, batch_size)
     for last, sizes in (
@@ -181,7 +184,7 @@ def test_wrap_runs_on_where_an_epoch_ends() -> None:
     st.sampled_from(["wrap", "drop", "keep"]),
     st.integers(0, 50),
 )
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_parts_of_the_ranks_make_the_batch(num_images: int, part: int, num_ranks: int, last: LastBatch, step: int) -> None:
     batch_size = part * num_ranks
     if last == "drop" and num_images < batch_size:

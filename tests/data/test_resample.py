@@ -187,13 +187,13 @@ def test_channels_are_fitted_first(side: int, stored: int, wanted: int) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("num_images", [1, 2, 127, 128, 129, 257])
+@pytest.mark.parametrize("num_images", [1, 129])
 def test_an_image_comes_out_the_same_in_any_batch(num_images: int, interpolation: TrainInterpolation) -> None:
     """Bit for bit: a run on two machines cuts its batches in other parts than one on four."""
     block, boxes = build_block(num_images, (32, 32)), draw_boxes(num_images, (32, 32))
     together = resample_block(block, boxes, (28, 28), interpolation, 3)
     assert together.shape == (num_images, 28, 28, 3)
-    for part in (1, 3, 64):
+    for part in (1, 64):
         parts = [
             resample_block(block[k : k + part], boxes[k : k + part], (28, 28), interpolation, 3)
             for k in range(0, num_images, part)
@@ -301,7 +301,7 @@ def test_a_jpeg_read_at_a_part_of_its_size_is_the_same_picture(side: int) -> Non
 @pytest.mark.parametrize(
     "box", [(0, 0, 805, 1001), (0, 0, 800, 800), (5, 190, 795, 800), (3, 199, 801, 801), (4, 200, 800, 801)]
 )
-@pytest.mark.parametrize("side", [400, 200, 100, 50])
+@pytest.mark.parametrize("side", [400, 100, 50])
 def test_a_box_that_is_not_at_the_edge_of_blocks_moves_by_half_a_pixel_at_most(box: Box, side: int) -> None:
     """The promise of StoredImage.pixels; one level more for the filters."""
     given, expected = read_both(build_jpeg((805, 1001)), box, (side, side))

@@ -234,9 +234,11 @@ def test_the_cache_is_enough_without_a_connection_and_says_so(source: str, unrea
     outcome = unreachable[source]
     assert outcome.load_files() == WHOLE.get(source, SECOND)
     assert len(outcome.notices) == 1
-    assert outcome.notices[0].startswith(
-        f"Notice: {source} comes from the cache, because the hub did not give it (ConnectError: "
+    commit = Path(outcome.folder or "").name
+    told = (
+        f"Notice: {source} comes from the cache, which has the commit {commit}, because the hub did not give it (ConnectError: "
     )
+    assert outcome.notices[0].startswith(told)
     assert outcome.waited_s == 0
 
 

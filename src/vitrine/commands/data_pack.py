@@ -42,6 +42,8 @@ def data_pack(
         raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
     for path in (out, *([] if json is None else [json])):
         require_folder_of(path)
+    if json is not None and json.is_dir():
+        raise IsADirectoryError(f"--json {json} is a folder: give the name of a file in it.")
 
     from vitrine.data.opening import find_data
     from vitrine.data.pack import pack

@@ -1,5 +1,6 @@
 """Writing files and folders whole or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -18,17 +19,21 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A place to write to, beside the target; it becomes the target if all goes well, so a reader never finds half a file."""
+def whole_file(path: Path, by_many: bool = False) -> Iterator[Path]:
+    """A place to write to, beside the target; it becomes the target if all goes well, so a reader never finds half a file.
+
+    `by_many`: several processes may write it at once, and each has a place of its own, which a killed one leaves behind.
+    """
     require_folder_of(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give the name of a file in it.")
     path = path.resolve()  # a link stays a link to what is written
-    partial = name_beside(path, "partial")
+    partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")
     try:
-        yield partial
-        sync(partial)
-        os.replace(partial, path)
+        with explain_full_disk(path):
+            yield partial
+            sync(partial)
+            os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -47,13 +52,14 @@ def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)  # left by a job that was killed here
     shutil.rmtree(old, ignore_errors=True)
     try:
-        partial.mkdir()
-        yield partial
-        for written in (*partial.iterdir(), partial):
-            sync(written)  # a rename may reach the disk before the data it names
-        if path.exists():
-            os.replace(path, old)
-        os.replace(partial, path)
+        with explain_full_disk(path):
+            partial.mkdir()
+            yield partial
+            for written in (*partial.iterdir(), partial):
+                sync(written)  # a rename may reach the disk before the data it names
+            if path.exists():
+                os.replace(path, old)
+            os.replace(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         if old.exists() and not path.exists():
@@ -61,6 +67,16 @@ def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
         raise
     shutil.rmtree(old, ignore_errors=True)
     sync(path.parent)
+
+
+@contextmanager
+def explain_full_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(f"{path} cannot be written, because the disk is full: make room, or choose another place.") from None
 
 
 def require_own_folder(path: Path, own_files: Collection[str]) -> None:

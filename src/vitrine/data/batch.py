@@ -15,7 +15,7 @@ class Batch:
     label: Tensor
     """int64 (B), or float (B, K) for several labels and mixed targets."""
     index: Tensor
-    """int64 (B): the number of each in its source."""
+    """int64 (B): the number of each in its source; it stays on the processor, where choices are drawn by it."""
     step: int
     skipped: tuple[str, ...] = ()
     """Names of images that could not be read and are not here."""
@@ -24,9 +24,9 @@ class Batch:
         return len(self.index)
 
     def to(self, device: torch.device | str) -> "Batch":
-        image, label, index = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.label, self.index))
-        return replace(self, image=image, label=label, index=index)
+        image, label = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.label))
+        return replace(self, image=image, label=label)
 
     def pin_memory(self) -> "Batch":
         """Called by torch's DataLoader."""
-        return replace(self, image=self.image.pin_memory(), label=self.label.pin_memory(), index=self.index.pin_memory())
+        return replace(self, image=self.image.pin_memory(), label=self.label.pin_memory())

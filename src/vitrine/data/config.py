@@ -45,6 +45,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         require_field_types(self)
         Subset.parse(self.subset)
+        if not isinstance(self.exclude, Path | None):
+            raise ValueError(f"exclude={self.exclude!r} must be a Path, to a text file of names.")
         if not 0 <= self.held_out < 1:
             raise ValueError(f"held_out={self.held_out} must be at least 0 and below 1, as 0.1 for a tenth.")
 

@@ -1,7 +1,7 @@
 """From an image file to upright 8-bit pixels, or to one sentence that names the file and says what is wrong with it."""
 
 import io
-import threading
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +20,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 
 MODES = {1: "L", 3: "RGB"}
 
+PILLOW = re.compile(r"PIL\.")  # its modules, as Python's filters of warnings have them
+
 # What stands in the file for "turn me like this" (EXIF 2.3, section 4.6.4, tag 274); 1 is upright.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -34,6 +36,9 @@ TURNS = {
 
 class BadImage(ValueError):
     """An image that cannot be used, told in a sentence that names it; a run may be asked to leave such ones out."""
+
+    image: object = None
+    """Which one it is, where it had been opened: a `StoredImage`."""
 
 
 def read_image(path: Path, num_channels: int = 3) -> Image.Image:
@@ -133,12 +138,22 @@ def describe_bomb(name: str, found: str) -> str:
     return f"{name} is too large to be decoded safely ({found}); the limit is {MAX_PIXELS} pixels: scale it down first."
 
 
+def silence_pillow() -> None:
+    """Its warnings are about files that we judge ourselves.
+
+    Once for the process, not around each image: `warnings.catch_warnings` is not made for threads, and makes Python forget
+    which warnings it has shown already.
+    """
+    if not any(entry[3] == PILLOW for entry in warnings.filters):
+        warnings.filterwarnings("ignore", module=PILLOW.pattern)
+
+
 @contextmanager
 def explain_failure(name: str) -> Iterator[None]:
     """Whatever Pillow raises becomes a sentence about the file; its warnings are not shown."""
+    silence_pillow()
     try:
-        with PILLOW_SILENCE:
-            yield
+        yield
     except Image.DecompressionBombError as error:
         raise BadImage(describe_bomb(name, str(error).rstrip("."))) from error
     except UnidentifiedImageError as error:
@@ -151,33 +166,3 @@ def explain_failure(name: str) -> Iterator[None]:
         raise BadImage(
             f"{name} is broken or cut short ({reason}), and a whole image was needed: fetch the file again, or remove it."
         ) from error
-
-
-class Silence:
-    """Pillow's warnings are ignored as long as any thread is inside.
-
-    `warnings.catch_warnings` for each image would not do: its filters belong to the process, so that a thread on its way
-    out would bring back the warnings of one that is still decoding, and the last one would leave the filters changed.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.num_inside = 0
-        self.before = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.num_inside == 0:
-                self.before = warnings.catch_warnings()
-                self.before.__enter__()
-                warnings.filterwarnings("ignore", module=r"PIL\.")
-            self.num_inside += 1
-
-    def __exit__(self, *exception: object) -> None:
-        with self.lock:
-            self.num_inside -= 1
-            if self.num_inside == 0:
-                self.before.__exit__(None, None, None)
-
-
-PILLOW_SILENCE = Silence()

@@ -18,6 +18,7 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 class Purpose(IntEnum):
     """What a number is for. Two purposes never share a number; the values are part of every recorded run."""
 
+    SAMPLE = 0
     ORDER = 1
     SUBSET = 2
     HELD_OUT = 3
@@ -71,9 +72,9 @@ class Draws:
     def uniforms(self, purpose: Purpose, count: int, attempt: int = 0) -> np.ndarray:
         """(B, count) in [0, 1); another attempt gives others."""
         slots = hash_keys(purpose, attempt, np.arange(count))  # (count,)
-        return to_uniforms(hash_keys(self.samples[:, None], slots))
+        return to_uniforms(hash_keys(self.sample_keys[:, None], slots))
 
     @cached_property
-    def samples(self) -> np.ndarray:
+    def sample_keys(self) -> np.ndarray:
         """One number for each sample, from which all others come."""
-        return hash_keys(self.seed, self.epochs, self.indices)
+        return hash_keys(self.seed, Purpose.SAMPLE, self.epochs, self.indices)

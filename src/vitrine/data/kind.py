@@ -1,6 +1,6 @@
 """What a kind of data has to answer, so that one file and one line in `opening.KINDS` add it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,11 @@ class Kind:
 def normalise_split(name: str) -> str | None:
     """train, val or test; None for a word that means none of them."""
     return SPLIT_NAMES.get(name.strip().lower())
+
+
+def order_splits(found: Collection[str | None]) -> tuple[str, ...]:
+    """Those that were found, as train, val, test."""
+    return tuple(split for split in SPLITS if split in found)
 
 
 def require_split(data: Path | str, split: str | None, splits: tuple[str, ...]) -> None:

@@ -5,13 +5,16 @@ of workers changes nothing but the speed.
 """
 
 import itertools
+import os
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrine.core.notices import notice
@@ -22,9 +25,9 @@ from vitrine.data.decode import BadImage
 from vitrine.data.draws import Draws, Purpose, hash_keys
 from vitrine.data.order import Order
 from vitrine.data.reading import count_processors
-from vitrine.data.source import MAX_BLOCK_SIDE, Source
+from vitrine.data.source import Source
 from vitrine.data.stored import StoredImage
-from vitrine.data.transforms import Images, Transform
+from vitrine.data.transforms import Transform
 
 MAX_WORKERS = 8
 MAX_REPLACEMENTS = 100  # drawn for one bad image; if all are bad, so is the data
@@ -48,6 +51,8 @@ class Loader:
     ) -> None:
         """With `shuffle`, a bad image that is to be skipped is replaced by another, so that batches keep their size;
         without, as in evaluation, it is left out."""
+        if bad_images not in get_args(BadImages):
+            raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(BadImages))}.")
         self.order = Order(
             num_images=len(source),
             batch_size=config.batch_size,
@@ -57,7 +62,7 @@ class Loader:
             rank=rank,
             num_ranks=num_ranks,
         )
-        self.batches_by_step = BatchesByStep(source, transform, self.order, bad_images)
+        self.batches = BatchesByStep(source, transform, self.order, bad_images)
         self.num_workers = choose_num_workers(source) if config.num_workers is None else config.num_workers
         self.prefetch = config.prefetch
         self.pin_memory = pin_memory
@@ -72,9 +77,21 @@ class Loader:
 
     def read(self, start_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
         """The batches from one step to before another, or without end. What comes before is not read."""
-        made = self.start(start_step, stop_step)
+        if start_step < 0:
+            raise ValueError(f"start_step={start_step} must be at least 0.")
+        steps = itertools.count(start_step) if stop_step is None else range(start_step, stop_step)
+        return self.read_steps(self.batches, steps)
+
+    def read_once(self) -> Iterator[Batch]:
+        """Every image once: the first epoch, with a last batch that may be small, whatever the configuration says of it."""
+        whole = self.batches
+        batches = BatchesByStep(whole.source, whole.transform, replace(self.order, last="keep"), whole.bad_images)
+        return self.read_steps(batches, range(batches.order.steps_per_epoch))
+
+    def read_steps(self, batches: "BatchesByStep", steps: Iterable[int]) -> Iterator[Batch]:
+        made = self.start_workers(batches, steps)
         try:
-            while (batch := self.wait(made)) is not None:
+            while (batch := self.wait_for(made)) is not None:
                 if isinstance(batch, Exception):
                     raise batch
                 self.report_skipped(batch)
@@ -82,29 +99,34 @@ class Loader:
         finally:
             made = batch = None  # an error holds on to this frame, and the frame would hold on to the workers
 
-    def wait(self, made: Iterator[Batch | Exception]) -> Batch | Exception | None:
+    def wait_for(self, made: Iterator[Batch | Exception]) -> Batch | Exception | None:
         start = time.perf_counter()
-        batch = next(made, None)
-        self.waited_s += time.perf_counter() - start
-        return batch
+        try:
+            return next(made, None)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
+                raise
+            raise OSError(
+                "A process that reads images was killed, probably because memory ran out: take fewer of them "
+                "(num_workers), a smaller prefetch or a smaller batch."
+            ) from error
+        finally:
+            self.waited_s += time.perf_counter() - start
 
-    def start(self, start_step: int, stop_step: int | None) -> Iterator[Batch | Exception]:
+    def start_workers(self, batches: "BatchesByStep", steps: Iterable[int]) -> Iterator[Batch | Exception]:
         with warnings.catch_warnings():
             # Whoever asks for more workers than there are processors, as for a slow disk, has said so.
             warnings.filterwarnings("ignore", "This DataLoader will create")
             loader = DataLoader(
-                self.batches_by_step,
+                batches,
                 batch_size=None,
-                sampler=itertools.count(start_step) if stop_step is None else range(start_step, stop_step),
+                sampler=steps,
                 num_workers=self.num_workers,
                 prefetch_factor=self.prefetch if self.num_workers else None,
                 pin_memory=self.pin_memory,
+                generator=torch.Generator(),  # it draws a seed for its workers, which must not come out of everyone's generator
             )
             return iter(loader)
-
-    def read_once(self) -> Iterator[Batch]:
-        """One epoch, the first: every image once, if the last batch is kept."""
-        return self.read(0, self.steps_per_epoch)
 
     def report_skipped(self, batch: Batch) -> None:
         new = sorted(set(batch.skipped) - self.skipped)
@@ -114,6 +136,17 @@ class Loader:
             notice(f"Skipped {list_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
 
+@dataclass
+class Sample:
+    """A place in a batch, and the image that has it."""
+
+    epoch: int
+    candidates: Iterator[int]
+    """What else may have it, should the image turn out to be bad."""
+    index: int
+    image: StoredImage
+
+
 class BatchesByStep(Dataset[Batch | Exception]):
     """The batch of a step, made in whichever process asks."""
 
@@ -121,74 +154,74 @@ class BatchesByStep(Dataset[Batch | Exception]):
         self.source = source
         self.transform = transform
         self.order = order
-        self.bad_images = bad_images
+        self.bad_images: BadImages = bad_images
 
     def __getitem__(self, step: int) -> Batch | Exception:
         try:
-            return self.make(step)
+            return self.make_batch(step)
         except (ValueError, OSError) as error:
             return error  # raised by the loader: from a worker, torch would wrap the sentence in its traceback
 
-    def make(self, step: int) -> Batch:
+    def make_batch(self, step: int) -> Batch:
         draws = self.order.locate(step)
         block = self.source.read_block(draws.indices)
         if block is not None:
-            return self.build(step, block, draws)
-        try:
-            return self.build(step, [self.source.read(index)[0] for index in draws.indices.tolist()], draws)
-        except BadImage:
-            if self.bad_images == "error":
-                raise
-        images, draws, skipped = self.read_good_ones(draws)
-        return replace(self.build(step, images, draws), skipped=tuple(skipped))
+            return self.assemble(step, self.transform(block, draws), draws)
+        skipped: list[str] = []
+        samples = [
+            self.open_sample(epoch, self.list_candidates(epoch, index), skipped)
+            for epoch, index in zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True)
+        ]
+        pixels, draws = self.transform_good_ones([sample for sample in samples if sample is not None], skipped)
+        return replace(self.assemble(step, pixels, draws), skipped=tuple(skipped))
 
-    def build(self, step: int, images: Images, draws: Draws) -> Batch:
+    def assemble(self, step: int, pixels: Tensor, draws: Draws) -> Batch:
         labels = self.source.labels.to_batch(draws.indices, len(self.source.class_names))
-        return Batch(
-            image=self.transform(images, draws),
-            label=torch.from_numpy(labels),
-            index=torch.from_numpy(draws.indices),
-            step=step,
-        )
+        return Batch(image=pixels, label=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
 
-    def read_good_ones(self, draws: Draws) -> tuple[list[StoredImage], Draws, list[str]]:
-        """The images that can be decoded, and the names of those that cannot, each replaced if the order is a shuffled one."""
-        images, epochs, indices, skipped = [], [], [], []
-        for epoch, index in zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True):
-            for candidate in self.list_candidates(epoch, index):
-                image = self.read_if_good(candidate)
-                if image is not None:
-                    images.append(image)
-                    epochs.append(epoch)
-                    indices.append(candidate)
-                    break
-                skipped.append(self.source.name(candidate))
-        return images, Draws(draws.seed, np.array(epochs, np.int64), np.array(indices, np.int64)), skipped
+    def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, Draws]:
+        """Only decoding tells whether what follows a good header is good, too: then it is all done once more without it."""
+        while True:
+            epochs = np.array([sample.epoch for sample in samples], np.int64)
+            indices = np.array([sample.index for sample in samples], np.int64)
+            draws = Draws(self.order.seed, epochs, indices)
+            try:
+                return self.transform([sample.image for sample in samples], draws), draws
+            except BadImage as error:
+                place = next((place for place, sample in enumerate(samples) if sample.image is error.image), None)
+                if self.bad_images == "error" or place is None:
+                    raise
+                bad = samples.pop(place)
+                skipped.append(bad.image.name)
+                other = self.open_sample(bad.epoch, bad.candidates, skipped)
+                samples[place:place] = [] if other is None else [other]
+
+    def open_sample(self, epoch: int, candidates: Iterator[int], skipped: list[str]) -> Sample | None:
+        """With the first candidate that has a good header; None if there is none, which may be only in evaluation."""
+        cause = None
+        for index in candidates:
+            try:
+                return Sample(epoch, candidates, index, self.source.read(index)[0])
+            except BadImage as error:
+                if self.bad_images == "error":
+                    raise
+                skipped.append(self.source.name(index))
+                cause = error
+        if self.order.shuffle:
+            raise ValueError(f"The data is damaged beyond skipping, {MAX_REPLACEMENTS} images in a row are bad: {cause}")
+        return None
 
     def list_candidates(self, epoch: int, index: int) -> Iterator[int]:
         """The image itself and, in training, others to take its place."""
         yield index
-        if not self.order.shuffle:
-            return
-        for attempt in range(MAX_REPLACEMENTS):
-            yield int(hash_keys(self.order.seed, Purpose.REPLACEMENT, epoch, index, attempt)) % len(self.source)
-        raise ValueError(
-            f"{self.source.name(index)} and {MAX_REPLACEMENTS} images drawn in its place cannot be read: the data is damaged "
-            "beyond skipping, fetch it again."
-        )
-
-    def read_if_good(self, index: int) -> StoredImage | None:
-        try:
-            image, _ = self.source.read(index)
-            image.image()  # a whole header says nothing about what follows it
-        except BadImage:
-            return None
-        return image
+        if self.order.shuffle:
+            for attempt in range(MAX_REPLACEMENTS):
+                yield int(hash_keys(self.order.seed, Purpose.REPLACEMENT, epoch, index, attempt)) % len(self.source)
 
 
 def choose_num_workers(source: Source) -> int:
-    """None for small images in memory, else one for each processor that this process may use."""
-    block = source.read_block(np.zeros(0, np.int64))
-    if block is not None and max(block.shape[1:3]) <= MAX_BLOCK_SIDE:
+    """None for images in memory, else one for each processor that this process has to itself."""
+    if source.read_block(np.zeros(0, np.int64)) is not None:
         return 0
-    return min(MAX_WORKERS, count_processors())
+    num_neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this run on the machine, says torchrun
+    return max(1, min(MAX_WORKERS, count_processors() // num_neighbours))

@@ -4,6 +4,7 @@ import numpy as np
 
 from vitrine.data.config import BadImages
 from vitrine.data.decode import BadImage
+from vitrine.data.names import Names
 from vitrine.data.reading import read_all
 from vitrine.data.source import ArraySource, Source
 from vitrine.data.stored import StoredImage
@@ -17,7 +18,7 @@ class HeldSource(ArraySource):
 
     def __init__(self, pixels: np.ndarray, source: Source) -> None:
         super().__init__(pixels, source.labels, source.class_names, title="", files=source.files())
-        self.names = [source.name(index) for index in range(len(source))]
+        self.names = Names.pack(source.name(index) for index in range(len(source)))
 
     def name(self, index: int) -> str:
         return self.names[index]

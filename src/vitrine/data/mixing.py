@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Far beyond what anyone mixes with; further out, NumPy no longer gives numbers of a Beta distribution.
 SMALLEST_ALPHA, LARGEST_ALPHA = 1e-3, 1e3
 
-Box = tuple[int, int, int, int]
+Corners = tuple[int, int, int, int]
 """Top, left, bottom, right."""
 
 
@@ -108,7 +108,7 @@ def mix_rows(items: "Tensor", share: float) -> "Tensor":
     return items.lerp(select_partners(items), share)
 
 
-def draw_box(generator: np.random.Generator, alpha: float, height: int, width: int) -> Box:
+def draw_box(generator: np.random.Generator, alpha: float, height: int, width: int) -> Corners:
     """A box of the image's shape around a middle anywhere in it, cut off at the border."""
     share = 1 - generator.beta(alpha, alpha)
     box_height, box_width = round(height * math.sqrt(share)), round(width * math.sqrt(share))
@@ -117,13 +117,13 @@ def draw_box(generator: np.random.Generator, alpha: float, height: int, width: i
     return max(0, top), max(0, left), min(height, top + box_height), min(width, left + box_width)
 
 
-def compute_share(box: Box, height: int, width: int) -> float:
+def compute_share(box: Corners, height: int, width: int) -> float:
     """The part of the image that lies in the box: after the border has cut it, not as it was drawn."""
     top, left, bottom, right = box
     return (bottom - top) * (right - left) / (height * width)
 
 
-def paste(images: "Tensor", box: Box) -> "Tensor":
+def paste(images: "Tensor", box: Corners) -> "Tensor":
     """The images with what their partners have in the box."""
     top, left, bottom, right = box
     pasted = images.clone()

@@ -1,18 +1,19 @@
 """From what a user calls their data to a source: built-in names, the hub, and whatever lies at a path."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from vitrine.core.hub import DATASET_SCHEME as HUB
 from vitrine.data.config import DataConfig
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind, normalise_split, require_split
 from vitrine.data.memory import hold_in_memory
 from vitrine.data.source import Source
-from vitrine.data.subset import exclude, select
+from vitrine.data.subset import exclude, hold_out, select
 
-HUB = "hf://datasets/"
 BUILT_IN = ("digits", "shapes")
 
 # Each has a module of its name in `sources`. The more particular come first: a folder of CIFAR's files is no image folder,
@@ -31,7 +32,8 @@ class Data:
     open_split: Callable[[str | None], Source]
 
     def open(self, split: str | None = None) -> Source:
-        """The images of a split, which has to be named exactly where there are some."""
+        """The images of a split, which has to be named exactly where there are some; validation may be meant by val."""
+        split = split if split is None or split in self.splits else normalise_split(split) or split
         require_split(self.name, split, self.splits)
         source = self.open_split(split)
         if len(source) == 0:
@@ -50,14 +52,22 @@ def open_data(data: str | Path, split: str | None = None) -> Source:
     return find_data(data).open(split)
 
 
-def open_configured(config: DataConfig) -> Source:
-    """What the configuration asks for: the split, without what is excluded, of that the subset, in memory if so wished."""
+def open_configured(config: DataConfig) -> tuple[Source, Source | None]:
+    """What the configuration asks for, and the part of it that is held out, if any.
+
+    The split; without what is excluded; of that the subset; divided; each part in memory, if so wished.
+    """
     data = find_data(config.source)
     source = data.open_train() if config.split is None else data.open(config.split)
     if config.exclude is not None:
         source = exclude(source, config.exclude)
-    source = select(source, config.subset, config.subset_seed)
-    return hold_in_memory(source, config.bad_images) if config.in_memory else source
+    source, held_out = select(source, config.subset, config.subset_seed), None
+    if config.held_out > 0:
+        source, held_out = hold_out(source, config.held_out, config.subset_seed)
+    if config.in_memory:
+        source = hold_in_memory(source, config.bad_images)
+        held_out = None if held_out is None else hold_in_memory(held_out, config.bad_images)
+    return source, held_out
 
 
 def find_data(data: str | Path) -> Data:
@@ -66,7 +76,7 @@ def find_data(data: str | Path) -> Data:
         from vitrine.data.sources.hub import list_hub_splits, open_hub
 
         return Data(name, "hub", list_hub_splits(name), partial(open_hub, name))
-    if name.split(":")[0] in BUILT_IN:
+    if re.split("[:@]", name)[0] in BUILT_IN:
         if Path(name).exists():
             raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
         return find_built_in(name)
@@ -76,7 +86,8 @@ def find_data(data: str | Path) -> Data:
 def find_built_in(name: str) -> Data:
     from vitrine.data.sources import digits, shapes
 
-    base, _, task = name.partition(":")
+    base = re.split("[:@]", name)[0]
+    task = name.removeprefix(base).removeprefix(":")
     if base == "shapes":
         return Data(name, "shapes", shapes.SPLITS, partial(shapes.open_shapes, task))
     if task:
@@ -88,6 +99,8 @@ def find_on_disk(path: Path) -> Data:
     kind = next((kind for kind in map(load_kind, KINDS) if kind.is_mine(path)), None)
     if kind is not None:
         return Data(str(path), kind.name, kind.list_splits(path), partial(kind.open, path))
+    if str(path).startswith("hf:"):
+        raise ValueError(f"{path} was given, and data on the hub is called {HUB}org/name: write it so.")
     if not path.exists():
         raise FileNotFoundError(f"There is no data at {path}: give a folder, a file, {HUB}org/name, {' or '.join(BUILT_IN)}.")
     raise ValueError(

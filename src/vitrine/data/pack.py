@@ -1,5 +1,6 @@
 """Decoding once: a data set's images, shrunk, as plain pixels in one file that is mapped into memory."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from PIL import Image
 from vitrine.core.console import track
 from vitrine.core.files import whole_folder, write_json
 from vitrine.data.config import BadImages
+from vitrine.data.names import Names
 from vitrine.data.opening import Data
 from vitrine.data.reading import read_all
 from vitrine.data.source import Labels, Source
@@ -57,7 +59,7 @@ def pack(
         with open(folder / IMAGES, "wb") as file:
             for split, source in sources.items():
                 packed.append(write_split(split, source, file, size, num_channels, bad_images, show_progress))
-        np.savez(folder / INDEX, allow_pickle=False, **build_index(packed, num_channels))
+        np.savez(folder / INDEX, **build_index(packed, num_channels))  # pyright: ignore[reportArgumentType]
         write_json(folder / DESCRIPTION, asdict(describe(packed, size, num_channels, data, stamps)))
     return packed
 
@@ -124,22 +126,16 @@ def shrink(image: StoredImage, size: int, num_channels: int) -> np.ndarray:
 def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.ndarray]:
     heights, widths = np.concatenate([part.sizes for part in packed]).T
     lengths = heights * widths * num_channels
-    names = [part.source.name(index).encode("utf-8", "surrogateescape") for part in packed for index in range(len(part.sizes))]
+    names = Names.pack(part.source.name(index) for part in packed for index in range(len(part.sizes)))
     index = {
         "offsets": np.cumsum(lengths) - lengths,
         "heights": heights,
         "widths": widths,
-        "name_starts": np.cumsum([0, *map(len, names)], dtype=np.int64),
-        "name_bytes": np.frombuffer(b"".join(names), dtype=np.uint8),
+        "name_starts": names.starts,
+        "name_bytes": names.text,
     }
-    labels = concatenate_labels([part.source.labels for part in packed])
+    labels = Labels.concatenate([part.source.labels for part in packed])
     return index | {"labels": labels.values} | ({} if labels.starts is None else {"label_starts": labels.starts})
-
-
-def concatenate_labels(parts: list[Labels]) -> Labels:
-    values = np.concatenate([part.values for part in parts])
-    lengths = [np.diff(part.starts) for part in parts if part.starts is not None]
-    return Labels(values, np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64) if lengths else None)
 
 
 def describe(packed: list[PackedSplit], size: int, num_channels: int, data: Data, stamps: dict[str, list[int]]) -> Description:
@@ -152,6 +148,6 @@ def describe(packed: list[PackedSplit], size: int, num_channels: int, data: Data
         size=size,
         class_names=list(packed[0].source.class_names),
         splits={part.split: [*ends[number : number + 2]] for number, part in enumerate(packed) if part.split is not None},
-        data=str(Path(data.name).resolve()) if stamps else data.name,
+        data=os.path.abspath(data.name) if os.path.exists(data.name) else data.name,
         stamps=stamps,
     )

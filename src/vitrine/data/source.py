@@ -36,16 +36,27 @@ class Labels:
     @classmethod
     def several_each(cls, labels: Iterable[Sequence[int] | np.ndarray]) -> "Labels":
         lists = [np.asarray(each, dtype=np.int64).reshape(-1) for each in labels]
-        starts = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        return cls(np.concatenate([np.zeros(0, np.int64), *lists]), starts)
+        return cls.from_counts(np.concatenate([np.zeros(0, np.int64), *lists]), [len(each) for each in lists])
+
+    @classmethod
+    def from_counts(cls, values: np.ndarray, counts: Sequence[int] | np.ndarray) -> "Labels":
+        """Several each: the labels of all images one after another, and how many each image has."""
+        return cls(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]))
 
     @classmethod
     def none_each(cls, num_images: int) -> "Labels":
-        return cls(np.zeros(0, np.int64), np.zeros(num_images + 1, np.int64))
+        return cls.from_counts(np.zeros(0, np.int64), np.zeros(num_images, np.int64))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Labels"]) -> "Labels":
+        """Of parts that all have one label each, or all several."""
+        values = np.concatenate([part.values for part in parts])
+        counts = [np.diff(part.starts) for part in parts if part.starts is not None]
+        return cls.from_counts(values, np.concatenate(counts)) if counts else cls(values)
 
     @property
     def has_several(self) -> bool:
-        """Whether images have sets of labels; False: exactly one each."""
+        """Whether images have sets of labels, which may be empty as in data without labels; False: exactly one each."""
         return self.starts is not None
 
     def __len__(self) -> int:
@@ -59,10 +70,9 @@ class Labels:
     def take(self, indices: np.ndarray) -> "Labels":
         if self.starts is None:
             return Labels(self.values[indices])
-        lengths = np.diff(self.starts)[indices]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.repeat(self.starts[:-1][indices] - starts[:-1], lengths) + np.arange(starts[-1])
-        return Labels(self.values[places], starts)
+        counts = np.diff(self.starts)[indices]
+        shifts = np.repeat(self.starts[:-1][indices] - (np.cumsum(counts) - counts), counts)
+        return Labels.from_counts(self.values[shifts + np.arange(len(shifts))], counts)
 
     def to_batch(self, indices: np.ndarray, num_classes: int) -> np.ndarray:
         """int64 (B), or float32 (B, K) with ones at the labels."""
@@ -109,12 +119,12 @@ class Source(ABC):
         return StoredImage(content, name), self.labels[index]
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
-        """Pixels (B, H, W, C) of images that lie in memory with one size; None where they do not, to be read one by one."""
+        """Pixels (B, H, W, C), a copy, of images that lie in memory with one size; None: they are to be read one by one."""
         return None
 
 
 @dataclass(frozen=True)
-class Mapping:
+class FileMap:
     """Where in a file the bytes of an array are."""
 
     path: Path
@@ -128,13 +138,13 @@ class Mapping:
         return np.ndarray(self.shape, np.uint8, flat, 0, self.strides)
 
 
-def find_mapping(array: np.ndarray) -> Mapping | None:
+def find_mapping(array: np.ndarray) -> FileMap | None:
     """None for an array that is not a map of a file, or is empty."""
     if not isinstance(array, np.memmap) or array.filename is None or array.size == 0:
         return None
     base = np.frombuffer(array._mmap, np.uint8)  # pyright: ignore[reportAttributeAccessIssue]  (begins at a page's boundary)
     start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    return Mapping(Path(array.filename), start + array.ctypes.data - base.ctypes.data, array.shape, array.strides)
+    return FileMap(Path(array.filename), start + array.ctypes.data - base.ctypes.data, array.shape, array.strides)
 
 
 class ArraySource(Source):

@@ -3,6 +3,9 @@
 Shapes: H x W pixels of C channels. Boxes are (top, left, height, width) in the upright image.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from PIL import Image
 
@@ -56,7 +59,8 @@ class StoredImage:
         if isinstance(self.content, np.ndarray):
             pixels = fit_channels(self.content, num_channels)
             return Image.fromarray(pixels[..., 0] if num_channels == 1 else pixels)
-        return convert_image(self.open(), num_channels, self.name)
+        with self.signed():
+            return convert_image(self.open(), num_channels, self.name)
 
     def pixels(self, num_channels: int = 3, box: Box | None = None, at_least: tuple[int, int] | None = None) -> np.ndarray:
         """The pixels within the box (H, W, C).
@@ -70,11 +74,20 @@ class StoredImage:
         if isinstance(self.content, np.ndarray):
             top, left, height, width = box
             return fit_channels(self.content[top : top + height, left : left + width], num_channels)
-        image = self.open()
-        scale = 1
-        if at_least is not None and image.format == "JPEG" and box[2] >= 2 * at_least[0] and box[3] >= 2 * at_least[1]:
-            scale = self.shrink_decoding(image, box, at_least)
-        return self.decode(image, num_channels, shrink_box(box, scale))
+        with self.signed():
+            image, scale = self.open(), 1
+            if at_least is not None and image.format == "JPEG" and box[2] >= 2 * at_least[0] and box[3] >= 2 * at_least[1]:
+                scale = self.shrink_decoding(image, box, at_least)
+            return self.decode(image, num_channels, shrink_box(box, scale))
+
+    @contextmanager
+    def signed(self) -> Iterator[None]:
+        """An error says which image of a batch it is about."""
+        try:
+            yield
+        except BadImage as error:
+            error.image = self
+            raise
 
     def shrink_decoding(self, image: Image.Image, box: Box, at_least: tuple[int, int]) -> int:
         """Have the decoder shrink as far as `at_least` allows: how many pixels of each side become one."""

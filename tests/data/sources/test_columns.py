@@ -1,14 +1,13 @@
 """Columns by their names and notes, and labels of every type that Arrow and `datasets` have for them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vitrine.core.notices import Notice
 from vitrine.data.source import Labels
-from vitrine.data.sources.columns import Columns, choose_columns, read_labels
-from vitrine.data.sources.files import FileSource
+from vitrine.data.sources.columns import Columns, choose_columns, find_labels
+from vitrine.data.sources.labelling import settle_labels
 
 pa = pytest.importorskip("pyarrow")
 
@@ -17,14 +16,9 @@ CLASS_LABEL = {"names": list(NAMES), "_type": "ClassLabel"}
 IMAGE = {"_type": "Image"}
 
 
-def label(values: Any, *others: Any, names: tuple[str, ...] | None = None) -> FileSource:
-    source = FileSource(Path(), [f"{index}.png" for index in range(len(values))], Labels.none_each(len(values)), ())
-    read_labels(source, pa.chunked_array([values]), [pa.chunked_array([other]) for other in others], names, "here")
-    return source
-
-
-def list_labels(source: FileSource) -> list[Any]:
-    return [source.labels[index] for index in range(len(source))]
+def label(values: Any, *others: Any, names: tuple[str, ...] | None = None) -> tuple[Labels, tuple[str, ...]]:
+    found = find_labels(pa.chunked_array([values]), [pa.chunked_array([other]) for other in others], names, "here")
+    return settle_labels(*found, "here", "{}.png".format)
 
 
 @pytest.mark.parametrize(
@@ -97,20 +91,20 @@ def test_of_several_classes_none_is_taken_aloud() -> None:
     ],
 )
 def test_kinds_of_labels(values: Any, labels: list[Any], names: tuple[str, ...]) -> None:
-    source = label(values)
-    assert (list_labels(source), source.class_names) == (labels, names)
+    found, class_names = label(values)
+    assert ([found[index] for index in range(len(found))], class_names) == (labels, names)
 
 
 def test_known_names() -> None:
-    assert label(pa.array([1]), names=NAMES).class_names == NAMES
-    assert label(pa.array(["fox", "dog"]), names=NAMES).labels.values.tolist() == [2, 1]
-    assert label(pa.array([-1, -1]), names=NAMES).class_names == ()
+    assert label(pa.array([1]), names=NAMES)[1] == NAMES
+    assert label(pa.array(["fox", "dog"]), names=NAMES)[0].values.tolist() == [2, 1]
+    assert label(pa.array([-1, -1]), names=NAMES)[1] == ()
 
 
 def test_classes_are_counted_over_all_splits() -> None:
-    source = label(pa.array(["b", "d"]), pa.array(["c", "b"]), pa.array([None], pa.string()))
-    assert (source.labels.values.tolist(), source.class_names) == ([0, 2], ("b", "c", "d"))
-    assert label(pa.array([1]), pa.array([4], pa.int8()), pa.nulls(3)).class_names == tuple("01234")
+    labels, names = label(pa.array(["b", "d"]), pa.array(["c", "b"]), pa.array([None], pa.string()))
+    assert (labels.values.tolist(), names) == ([0, 2], ("b", "c", "d"))
+    assert label(pa.array([1]), pa.array([4], pa.int8()), pa.nulls(3))[1] == tuple("01234")
 
 
 @pytest.mark.parametrize(

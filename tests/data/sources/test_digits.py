@@ -3,7 +3,6 @@
 import pickle
 
 import numpy as np
-import pytest
 from sklearn.datasets import load_digits
 
 from vitrine.data.sources.digits import SPLITS, open_digits
@@ -26,9 +25,3 @@ def test_names_pickling_and_files() -> None:
     assert (test.name(0), test.files()) == ("digits/test[0]", [])
     again = pickle.loads(pickle.dumps(test))
     np.testing.assert_array_equal(again.read(7)[0].pixels(), test.read(7)[0].pixels())
-
-
-def test_a_split_must_be_named() -> None:
-    for split in (None, "val"):
-        with pytest.raises(ValueError, match="digits has the splits train, test"):
-            open_digits(split)

@@ -41,10 +41,10 @@ def names_of(root: Path, split: str | None = None) -> list[str]:
     return [source.name(index) for index in range(len(source))]
 
 
-def refuses(root: Path, needle: str, split: str | None = None, kind: type[Exception] = ValueError) -> None:
-    with pytest.raises(kind, match=re.escape(needle)) as caught:
+def refuses(root: Path, needle: str, split: str | None = None) -> None:
+    with pytest.raises(ValueError, match=re.escape(needle)) as caught:
         KIND.open(root, split)
-    assert type(caught.value) is kind
+    assert type(caught.value) is ValueError
     assert "\n" not in str(caught.value)
     assert str(root) in str(caught.value)
 
@@ -203,27 +203,17 @@ def test_images_beside_classes_in_one_split(tmp_path: Path) -> None:
 
 
 def test_empty_folders(tmp_path: Path) -> None:
-    refuses(tmp_path, "holds no image file")
+    assert not KIND.is_mine(tmp_path)
     (tmp_path / "cat" / "deep").mkdir(parents=True)
-    refuses(tmp_path, "holds no image file")
     assert not KIND.is_mine(tmp_path)
     write_image(tmp_path / "dog" / "1.png")
     refuses(tmp_path, "has class folders without any image (cat)")
 
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
-    refuses(tmp_path / "absent", "absent does not exist", kind=FileNotFoundError)
     write_image(tmp_path / "1.png")
-    refuses(tmp_path / "1.png", "1.png is a file, and a folder of images was needed")
     assert not KIND.is_mine(tmp_path / "1.png")
     assert not KIND.is_mine(tmp_path / "absent")
-
-
-def test_splits_have_to_be_named(tmp_path: Path) -> None:
-    root = make_folder(tmp_path)
-    refuses(root, "has the splits train, val: say which one")
-    refuses(root, "'test' was asked for", split="test")
-    refuses(write_images(tmp_path / "plain", "cat/1.png"), "has no splits, and 'train' was asked for", split="train")
 
 
 def test_left_out_files_are_told_once(tmp_path: Path) -> None:

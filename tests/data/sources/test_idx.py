@@ -78,8 +78,6 @@ def test_one_file_is_exactly_its_images(tmp_path: Path) -> None:
     source = KIND.open(path, None)
     np.testing.assert_array_equal(source.pixels, IMAGES["t10k"][..., None])
     assert source.class_names == ("0", "1", "2")
-    with pytest.raises(ValueError, match="has no splits, and 'test' was asked for"):
-        KIND.open(path, "test")
 
 
 def test_unpacked_files_are_mapped_and_preferred_to_archives(tmp_path: Path) -> None:
@@ -122,13 +120,8 @@ def test_what_is_not_ours(tmp_path: Path) -> None:
     assert not KIND.is_mine(tmp_path / "train-images-idx3-ubyte")
     (tmp_path / "train-images-idx3-ubyte").mkdir()  # a folder under the name of a file, as some archives unpack to
     assert not KIND.is_mine(tmp_path)
-    with pytest.raises(FileNotFoundError, match="nothing does not exist, and a folder of IDX files was needed"):
-        KIND.open(tmp_path / "nothing", None)
-    with pytest.raises(ValueError, match="holds no file such as train-images-idx3-ubyte"):
-        KIND.open(tmp_path, None)
     (tmp_path / "notes").write_bytes(b"")
-    with pytest.raises(ValueError, match="notes is not named as a file of images"):
-        KIND.open(tmp_path / "notes", None)
+    assert not KIND.is_mine(tmp_path / "notes")
 
 
 def test_several_data_sets_in_a_folder_cost_a_sentence(tmp_path: Path) -> None:
@@ -146,13 +139,6 @@ def test_two_test_parts_cost_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "test-images-idx3-ubyte").write_bytes(encode(IMAGES["t10k"]))
     with pytest.raises(ValueError, match="has both t10k and test images"):
         KIND.list_splits(tmp_path)
-
-
-def test_a_split_must_be_named(tmp_path: Path) -> None:
-    make_idx(tmp_path)
-    for split in (None, "val"):
-        with pytest.raises(ValueError, match="has the splits train, test"):
-            KIND.open(tmp_path, split)
 
 
 def test_missing_and_too_few_labels_cost_a_sentence(tmp_path: Path) -> None:
@@ -196,7 +182,7 @@ def test_damage_costs_a_sentence(tmp_path: Path, damage: str, ending: str) -> No
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     make_idx(tmp_path, ending=".gz")
     path = tmp_path / "train-images-idx3-ubyte.gz"
-    zeros = gzip.compress(bytes(2**26))  # gzip files one behind the other are one
+    zeros = gzip.compress(bytes(2**25))  # gzip files one behind the other are one
     claim = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**19, 2**10, 2**10)  # half a terabyte
     for content in (gzip.compress(WHOLE) + zeros, gzip.compress(claim) + zeros):
         path.write_bytes(content)
@@ -233,11 +219,12 @@ def test_any_spoilt_byte_costs_at_most_a_sentence(
 @pytest.mark.skipif(
     not FASHION_FOLDER.is_dir(), reason="no Fashion-MNIST: install dataset-fashion-mnist or set VITRINE_FASHION_MNIST"
 )
-def test_fashion_mnist_has_its_published_counts() -> None:
-    train, test = KIND.open(FASHION_FOLDER, "train"), KIND.open(FASHION_FOLDER, "test")
-    assert (train.pixels.shape, test.pixels.shape) == ((60_000, 28, 28, 1), (10_000, 28, 28, 1))
-    assert np.bincount(train.labels.values).tolist() == [6_000] * 10
-    assert np.bincount(test.labels.values).tolist() == [1_000] * 10
-    assert train.class_names == test.class_names == FASHION_NAMES
-    assert train.pixels.mean() == pytest.approx(0.2860 * 255, abs=0.00005 * 255)  # published with four digits
-    assert train.pixels.std() == pytest.approx(0.3530 * 255, abs=0.00005 * 255)
+@pytest.mark.parametrize(("split", "count"), [("test", 1_000), pytest.param("train", 6_000, marks=pytest.mark.full)])
+def test_fashion_mnist_has_its_published_counts(split: str, count: int) -> None:
+    source = KIND.open(FASHION_FOLDER, split)
+    assert source.pixels.shape == (10 * count, 28, 28, 1)
+    assert np.bincount(source.labels.values).tolist() == [count] * 10
+    assert source.class_names == FASHION_NAMES
+    if split == "train":
+        assert source.pixels.mean() == pytest.approx(0.2860 * 255, abs=0.00005 * 255)  # published with four digits
+        assert source.pixels.std() == pytest.approx(0.3530 * 255, abs=0.00005 * 255)

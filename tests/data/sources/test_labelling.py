@@ -1,35 +1,30 @@
 """Class numbers that are given to a source, or refused."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from vitrine.data.source import Labels
-from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.labelling import give_labels, number_classes
+from vitrine.data.sources.labelling import number_classes, settle_labels
 
 NAMES = ("cat", "dog", "fox")
 
 
-def label(labels: Labels, class_names: tuple[str, ...] = NAMES) -> FileSource:
-    source = FileSource(Path(), [f"{index}.png" for index in range(len(labels))], Labels.none_each(len(labels)), ())
-    give_labels(source, labels, class_names, "here")
-    return source
+def settle(labels: Labels) -> tuple[Labels, tuple[str, ...]]:
+    return settle_labels(labels, NAMES, "here", "{}.png".format)
 
 
 def test_labels_among_the_classes() -> None:
-    source = label(Labels.one_each([2, 0]))
-    assert (source.labels.values.tolist(), source.class_names) == ([2, 0], NAMES)
-    several = label(Labels.several_each([[2, 0], [], [1]]))
-    assert ([several.labels[index] for index in range(3)], several.class_names) == ([(2, 0), (), (1,)], NAMES)
+    labels, names = settle(Labels.one_each([2, 0]))
+    assert (labels.values.tolist(), names) == ([2, 0], NAMES)
+    several, names = settle(Labels.several_each([[2, 0], [], [1]]))
+    assert ([several[index] for index in range(3)], names) == ([(2, 0), (), (1,)], NAMES)
     assert number_classes(3) == ("0", "1", "2")
 
 
 @pytest.mark.parametrize("labels", [Labels.one_each([-1, -1]), Labels.several_each([[], []])])
 def test_none_at_all(labels: Labels) -> None:
-    source = label(labels)
-    assert (len(source), source.labels[1], source.class_names) == (2, (), ())
+    none, names = settle(labels)
+    assert (len(none), none[1], names) == (2, (), ())
 
 
 @pytest.mark.parametrize(
@@ -45,4 +40,4 @@ def test_none_at_all(labels: Labels) -> None:
 )
 def test_what_is_refused(labels: Labels, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        label(labels)
+        settle(labels)

@@ -17,7 +17,8 @@ from PIL import Image
 from vitrine.core.notices import Notice
 from vitrine.data.decode import BadImage
 from vitrine.data.source import Source
-from vitrine.data.sources.manifest import KIND, MAX_CLASS_INDEX
+from vitrine.data.sources.labelling import MAX_CLASSES
+from vitrine.data.sources.manifest import KIND
 
 COLOURS = {"bird": (200, 30, 10), "cat": (20, 180, 40), "dog": (5, 60, 220)}
 
@@ -55,9 +56,9 @@ def labels_of(source: Source) -> list[object]:
     return [source.labels[index] for index in range(len(source))]
 
 
-def refuses(path: Path, needle: str, kind: type[Exception] = ValueError, split: str | None = None) -> None:
+def refuses(path: Path, needle: str, kind: type[Exception] = ValueError) -> None:
     with pytest.raises(kind, match=re.escape(needle)) as caught:
-        KIND.open(path, split)
+        KIND.open(path, None)
     assert type(caught.value) is kind  # not a UnicodeDecodeError or JSONDecodeError, which are ValueErrors too
     assert "\n" not in str(caught.value)
     assert path.name in str(caught.value)
@@ -189,8 +190,8 @@ def test_indices_that_the_class_list_lacks(tmp_path: Path) -> None:
 
 
 def test_class_indices_have_a_limit(tmp_path: Path) -> None:
-    for label in (str(MAX_CLASS_INDEX + 1), "9" * 5000):
-        refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), "above the limit of 10000000")
+    for label in (str(MAX_CLASSES), "9" * 5000):
+        refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), "above the limit of 999999")
     path = write_manifest(tmp_path, '{"path": "a.png", "label": ' + "9" * 5000 + "}", "list.jsonl")
     refuses(path, "line 1 is not JSON (Exceeds the limit")
 
@@ -269,11 +270,6 @@ def test_what_is_no_manifest(tmp_path: Path) -> None:
         assert not KIND.is_mine(tmp_path / name)
     assert not KIND.is_mine(write_manifest(tmp_path, "path\na.png\n", "list.json"))
     assert KIND.is_mine(write_manifest(tmp_path, "", "list.TSV"))
-
-
-def test_splits_have_to_be_named(tmp_path: Path) -> None:
-    refuses(make_manifest(tmp_path), "has the splits train, val: say which one is meant")
-    refuses(write_manifest(tmp_path, "path\na.png\n"), "has no splits, and 'train' was asked for", split="train")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -25,7 +25,7 @@ from vitrine.data.pack import pack
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources import packed
 from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.packed import Description, PackedSource, is_packed, list_packed_splits, open_packed
+from vitrine.data.sources.packed import Description, is_packed, list_packed_splits, open_packed
 
 CLASSES = ("ant", "bee", "größe")
 SPLIT_SIZES = {"train": 6, "val": 3}
@@ -128,11 +128,7 @@ def test_sending_it_to_another_process_sends_no_pixels(tmp_path: Path) -> None:
     expected = read_source(source)
     sent = pickle.dumps(source)
     assert len(sent) < 10_000 < os.path.getsize(tmp_path / "packed" / "images.bin")
-    again = pickle.loads(sent)
-    assert isinstance(again, PackedSource)
-    assert again.pixels is None
-    assert source.pixels is not None  # this one keeps its map
-    assert read_source(again) == expected
+    assert read_source(pickle.loads(sent)) == expected
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -157,17 +153,10 @@ def test_small_squares_of_one_size_come_in_blocks(side: int, num_channels: int, 
 
 
 def test_others_do_not_come_in_blocks(tmp_path: Path) -> None:
-    for number, (height, width) in enumerate([(65, 65), (64, 65), (300, 200)]):
+    for number, (height, width) in enumerate([(65, 65), (64, 65), (5, 7), (300, 200)]):
         data = make_split_files(tmp_path / f"files{number}", height, width)
         pack(data, tmp_path / f"packed{number}", size=1000)
         assert find_data(tmp_path / f"packed{number}").open("train").read_block(np.array([0])) is None
-
-
-def test_a_block_of_oblong_images_is_right_if_there_is_one(path: Path) -> None:
-    source = find_data(path).open("train")
-    block = source.read_block(np.array([3, 1]))
-    if block is not None:
-        np.testing.assert_array_equal(block, np.stack([source.fetch(3), source.fetch(1)]))
 
 
 def test_one_image_of_another_size_and_there_are_no_blocks(tmp_path: Path) -> None:
@@ -212,8 +201,8 @@ def test_a_set_without_its_description_or_index_costs_a_sentence(path: Path) -> 
     for name in ("index.npz", "pack.json"):
         content = (path / name).read_bytes()
         (path / name).unlink()
-        with pytest.raises(ValueError, match=str(path)):
-            find_data(path)
+        with pytest.raises(ValueError, match=re.escape(str(path / name))):
+            read_everything(path)
         (path / name).write_bytes(content)
     read_everything(path)
 
@@ -245,14 +234,14 @@ def list_faults(path: Path, name: str, damaged: dict[str, bytes]) -> dict[str, s
     return {label: answer for label, answer in answers.items() if answer is not None}
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["index.npz", "pack.json"])
 def test_a_file_that_ends_early_says_so(name: str, every: int, path: Path) -> None:
     content = (path / name).read_bytes().rstrip()
     assert list_faults(path, name, {str(end): content[:end] for end in range(0, len(content), every)}) == {}
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.full)])
 def test_flipped_bits_in_the_index_are_noticed(count: int, path: Path) -> None:
     content, random = (path / "index.npz").read_bytes(), Random(count)
     damaged = {}
@@ -266,14 +255,15 @@ def flip(content: bytes, place: int, bit: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
-def test_every_flipped_bit_in_the_headers_of_arrays_is_noticed(path: Path) -> None:
+@pytest.mark.parametrize(("num_arrays", "every"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.full)])
+def test_flipped_bits_in_the_headers_of_arrays_are_noticed(num_arrays: int, every: int, path: Path) -> None:
     """They are parsed before the checksum of the zip archive is reached."""
     content = (path / "index.npz").read_bytes()
     starts = [match.start() for match in re.finditer(rb"\x93NUMPY", content)]
     damaged = {
         f"bit {bit} of byte {place}": flip(content, place, bit)
-        for start in starts[:2]
-        for place in range(start, start + 80)
+        for start in starts[:num_arrays]
+        for place in range(start, start + 80, every)
         for bit in range(8)
     }
     assert list_faults(path, "index.npz", damaged) == {}
@@ -649,56 +639,31 @@ def test_nothing_is_said_where_the_data_is_gone(root: Path, path: Path) -> None:
     assert len(read_everything(path)["train"].images) == 6
 
 
-def test_a_changed_file_is_noticed(root: Path, path: Path) -> None:
+def replace_first(root: Path) -> None:
     Image.new("RGB", (9, 9)).save(root / FIRST)
     os.utime(root / FIRST, (1_000_000_000, 1_000_000_000))  # as by a copy that keeps times: the size tells
-    expect_notice(path, FIRST)
 
 
-def test_a_touched_file_is_noticed(root: Path, path: Path) -> None:
-    os.utime(root / FIRST, (LATER, LATER))
-    expect_notice(path, FIRST)
+# What is done to the data, and what the notice names: of an added class or split the folder above, which is what changes.
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a changed file": (replace_first, FIRST),
+    "a touched file": (lambda root: os.utime(root / FIRST, (LATER, LATER)), FIRST),
+    "an older file": (lambda root: os.utime(root / FIRST, (1, 1)), FIRST),
+    "a file of another split": (lambda root: os.utime(root / "val/größe/2.png", (LATER, LATER)), "val/größe/2.png"),
+    "an added file": (lambda root: shutil.copy(root / FIRST, root / "train/ant/new.png"), "train/ant"),
+    "a removed file": (lambda root: (root / FIRST).unlink(), FIRST),
+    "a renamed file": (lambda root: (root / FIRST).rename(root / "train/bee/0.png"), FIRST),
+    "a removed class": (lambda root: shutil.rmtree(root / "train/ant"), "train/ant"),
+    "an added class": (lambda root: write_images(root, ["train/cow/0.png"]), "train"),
+    "an added split": (lambda root: write_images(root, ["test/ant/0.png"]), ""),
+}
 
 
-def test_a_file_of_another_split_is_noticed(root: Path, path: Path) -> None:
-    os.utime(root / "val" / "größe" / "2.png", (LATER, LATER))
-    expect_notice(path, "val/größe/2.png")
-
-
-def test_an_older_file_is_noticed(root: Path, path: Path) -> None:
-    os.utime(root / FIRST, (1, 1))
-    expect_notice(path, FIRST)
-
-
-def test_an_added_file_is_noticed(root: Path, path: Path) -> None:
-    shutil.copy(root / FIRST, root / "train" / "ant" / "new.png")
-    expect_notice(path, "train/ant")
-
-
-def test_a_removed_file_is_noticed(root: Path, path: Path) -> None:
-    (root / FIRST).unlink()
-    expect_notice(path, FIRST)
-
-
-def test_a_renamed_file_is_noticed(root: Path, path: Path) -> None:
-    (root / FIRST).rename(root / "train" / "bee" / "0.png")
-    expect_notice(path, FIRST)
-
-
-def test_a_removed_class_is_noticed(root: Path, path: Path) -> None:
-    shutil.rmtree(root / "train" / "ant")
-    expect_notice(path, "train/ant")
-
-
-def test_an_added_class_is_noticed(root: Path, path: Path) -> None:
-    """Its files lie in a folder that was not there: what changes is the folder above."""
-    write_images(root, ["train/cow/0.png"])
-    expect_notice(path)
-
-
-def test_an_added_split_is_noticed(root: Path, path: Path) -> None:
-    write_images(root, ["test/ant/0.png"])
-    expect_notice(path)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_data_is_noticed(change: str, root: Path, path: Path) -> None:
+    make, name = CHANGES[change]
+    make(root)
+    expect_notice(path, name)
 
 
 def test_many_changes_are_counted_and_some_named(root: Path, path: Path) -> None:

@@ -2,11 +2,16 @@
 
 import io
 import json
+import os
 import pickle
 import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -85,7 +90,6 @@ def test_splits_of_the_hub(tmp_path: Path) -> None:
     image, label = train.read(7)
     assert (image.width, image.height, label) == (7, 5, 1)
     assert [path.name for path in train.files()] == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"]
-    assert "train, val" in fails(folder)
 
 
 def test_a_single_file_and_an_undivided_folder(tmp_path: Path) -> None:
@@ -167,7 +171,6 @@ def test_a_table_beside_image_files_is_not_taken_for_the_data(tmp_path: Path) ->
     write_split(tmp_path / "data" / "train-00000-of-00001.parquet", range(2))
     assert KIND.is_mine(tmp_path)
     assert not KIND.is_mine(tmp_path / "cat")
-    assert "has none of the files" in fails(tmp_path / "cat")
 
 
 def test_rows_without_an_image(tmp_path: Path) -> None:
@@ -230,7 +233,28 @@ def test_row_groups_in_order_are_read_once(tmp_path: Path) -> None:
     for index in range(8):
         source.fetch(index)
     assert parquet.read_images.cache_info().misses == 5  # groups of 2: 3 in the first file, 2 in the second
-    assert parquet.read_images.cache_info().currsize == 2
+    assert parquet.read_images.cache_info().currsize == 4
+
+
+def test_threads_decode_a_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = KIND.open(make_parquet(tmp_path), "train")
+    stamp = parquet.read_stamp
+    monkeypatch.setattr(parquet, "read_stamp", lambda path: (time.sleep(0.01), stamp(path))[1])  # so that others come
+    parquet.read_images.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(source.fetch, range(8))) == [draw(seed) for seed in range(8)]
+    assert parquet.read_images.cache_info().misses == 5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by which Python 3.12 speaks of forking beside threads
+def test_a_process_forked_off_while_a_group_is_read_does_not_wait_for_it(tmp_path: Path) -> None:
+    source = KIND.open(make_parquet(tmp_path), "train")
+    with parquet.LOCKS.setdefault(os.getpid(), Lock()):
+        process = get_context("fork").Process(target=source.fetch, args=(0,))
+        process.start()
+        process.join(timeout=30)
+    process.kill()  # where it waits after all
+    assert process.exitcode == 0
 
 
 def test_pickled_before_and_after_reading(tmp_path: Path) -> None:

@@ -71,16 +71,12 @@ def test_other_data_is_not_taken_for_it(pets: Path, assets: Path) -> None:
     assert not KIND.is_mine(pets / "images")
     assert not KIND.is_mine(pets / "nowhere")
     assert not KIND.is_mine(assets / "pets")  # sorted into folders by breed
-    with pytest.raises(FileNotFoundError, match=r"nowhere has no images/ with annotations/trainval\.txt"):
-        KIND.list_splits(pets / "nowhere")
 
 
 def test_without_its_test_list_there_is_train(pets: Path) -> None:
     (pets / "annotations" / "test.txt").unlink()
     assert KIND.list_splits(pets) == ("train",)
     assert len(KIND.open(pets, "train")) == 4
-    with pytest.raises(ValueError, match="has the splits train, and 'test' was asked for"):
-        KIND.open(pets, "test")
 
 
 def test_a_source_can_be_sent(pets: Path) -> None:
@@ -122,11 +118,6 @@ def test_lists_that_are_empty_or_no_text_cost_a_sentence(pets: Path) -> None:
         (pets / "annotations" / name).write_text("# nothing\n")
     with pytest.raises(ValueError, match=r"trainval\.txt lists no image, and at least one was needed"):
         KIND.open(pets, "train")
-
-
-def test_a_split_has_to_be_named(pets: Path) -> None:
-    with pytest.raises(ValueError, match="has the splits train, test: say which one is meant"):
-        KIND.open(pets, None)
 
 
 def test_a_missing_image_of_the_other_split_is_no_matter(pets: Path) -> None:

@@ -4,10 +4,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vitrine.core.notices import Notice
-from vitrine.data.sources.shards import choose_files, expand_braces, expand_pattern, find_files, list_found_splits, read_stamp
+from vitrine.data.sources.shards import choose_files, expand_braces, expand_pattern, find_files, locate, read_stamp
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -36,7 +37,6 @@ def test_splits_by_the_first_word_of_a_name(tmp_path: Path) -> None:
 def test_splits_by_folder(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.tar", "train/0.tar", "valid/0.tar", "other/0.tar", "train-2.tar", "test/notes.txt")
     assert list_names(tmp_path) == {"train": ["train-2.tar", "train/0.tar", "train/1.tar"], "val": ["valid/0.tar"]}
-    assert list_found_splits(find_files(tmp_path, ".tar")) == ("train", "val")
     assert list_names(tmp_path / "test") == {}
 
 
@@ -45,14 +45,16 @@ def test_choosing(tmp_path: Path) -> None:
     found = find_files(tmp_path, ".tar")
     train, val = tmp_path / "train-0.tar", tmp_path / "val-0.tar"
     assert choose_files(tmp_path, found, "val") == ([val], [train, val])
-    with pytest.raises(ValueError, match="has the splits train, val"):
-        choose_files(tmp_path, found, None)
     touch(tmp_path, "extra-0.tar")
     with pytest.warns(Notice, match=r"extra-0\.tar in .* are left out"):
         chosen = choose_files(tmp_path, find_files(tmp_path, ".tar"), "train")
     assert chosen == ([train], [train, val])
-    with pytest.raises(FileNotFoundError, match="has none of the files"):
-        choose_files(tmp_path, {}, None)
+
+
+def test_the_part_of_an_image() -> None:
+    sizes = [2, 0, 3]
+    places = [(part, number) for part, size in enumerate(sizes) for number in range(size)]
+    assert [locate(np.cumsum(sizes), index) for index in range(5)] == places
 
 
 @pytest.mark.parametrize("pattern", ["a{000..011}b", "{1..3}{x,y}", "{08..11}", "{a,b{1,2}}", "plain", "{5..3}", "a{0..7"])

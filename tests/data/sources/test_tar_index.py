@@ -44,17 +44,19 @@ def spoil_array(path: Path, name: str, value: np.ndarray) -> None:
 
 SPOILT = {
     "facts": [np.zeros(3, np.int64), np.zeros(4, np.float32), np.zeros((4, 1), np.int64), np.zeros(0, np.int64)],
-    "samples": [
-        np.array([[10**9, 1, 1]] * 4),
-        np.array([[0, 2**62, 1]] * 4),
-        np.array([[2**62, 2**62, 1]] * 4),
-        np.array([[-1, 1, 1]] * 4),
-        np.array([[0, 1, 2]] * 4),
-        np.array([[0, 1, 1]] * 3),
-        np.array([[0, 1]] * 4),
+    "rows": [
+        np.array([[10**9, 1, 1, 8]] * 4),
+        np.array([[0, 2**62, 1, 8]] * 4),
+        np.array([[2**62, 2**62, 1, 8]] * 4),
+        np.array([[-1, 1, 1, 8]] * 4),
+        np.array([[0, 1, 2, 8]] * 4),
+        np.array([[0, 1, 1, 9]] * 4),
+        np.array([[0, 1, 1, 2**62]] * 4),
+        np.array([[0, 1, 1, 8]] * 3),
+        np.array([[0, 1, 1]] * 4),
     ],
     "labels": [np.array([-2] * 4), np.array([2**40] * 4), np.zeros(3, np.int64)],
-    "names": [np.zeros(4, np.uint8), np.frombuffer(b"a\nb\nc\nd\ne", np.uint8), np.frombuffer(b"a\nb\nc\n", np.uint8)],
+    "text": [np.zeros(4, np.uint8), np.zeros(33, np.uint8), np.zeros(32, np.int64)],
 }
 
 
@@ -78,11 +80,11 @@ def test_damaged_index_is_built_again(tmp_path: Path, content: bytes) -> None:
 def test_index_with_pickles_or_blown_up_is_built_again(tmp_path: Path) -> None:
     folder = make_tar_shards(tmp_path)
     KIND.open(folder, "train")
-    spoil_array(folder / INDEX, "train-000.tar/names", np.array([os.system, "echo run"], dtype=object))
+    spoil_array(folder / INDEX, "train-000.tar/text", np.array([os.system, "echo run"], dtype=object))
     check_rebuilt(folder)
     with np.load(folder / INDEX) as file:
         arrays = dict(file)
-    np.savez_compressed(folder / INDEX, **{**arrays, "x.tar/names": np.zeros(10**7, np.uint8)})
+    np.savez_compressed(folder / INDEX, **{**arrays, "x.tar/text": np.zeros(10**7, np.uint8)})
     check_rebuilt(folder)
 
 
@@ -95,9 +97,18 @@ def check_rebuilt(folder: Path) -> None:
         assert KIND.open(folder, "train").labels.values.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_a_shard_without_images_is_remembered_too(tmp_path: Path) -> None:
+    folder = make_tar_shards(tmp_path)
+    write_tar(folder / "train-002.tar", {"a.cls": "1"})
+    for _ in range(2):
+        with pytest.warns(Notice) as caught:
+            assert len(KIND.open(folder, "train")) == 7
+        assert [str(each.message) for each in caught] == [f"1 samples of {folder} have no image and are left out."]
+
+
 def test_unwritable_folder_costs_a_notice(tmp_path: Path) -> None:
     folder = make_tar_shards(tmp_path)
-    (folder / f".{INDEX}.vitrine-partial").mkdir()  # in the way of writing; root writes into any folder
+    (folder / f".{INDEX}.vitrine-partial-{os.getpid()}").mkdir()  # in the way of writing; root writes into any folder
     with pytest.warns(Notice, match="cannot be written"):
         source = KIND.open(folder, "train")
     assert source.fetch(6) == draw(6)

@@ -195,7 +195,7 @@ def test_lying_pax_records(tmp_path: Path, text: bytes, kind: bytes) -> None:
     told = ""
     with suppress(ValueError):
         shard = scan_shard(write_header(tmp_path / "x.tar", text, len(text), kind))
-        assert (shard.samples[:, 1] <= 512).all()
+        assert (shard.rows[:, 1] <= 512).all()
         told = "read"
     assert told or "a plain tar file was needed" in fails(tmp_path / "x.tar")
 

@@ -18,6 +18,9 @@ NEEDED, REMEDY = "the data set needs it", "fetch it again"
 FAILURES = (OSError, EOFError, MemoryError, zlib.error)
 Failures = type[Exception] | tuple[type[Exception], ...]
 
+# No 2 bits of deflate, which gzip and zip are made of, stand for more than 258 bytes.
+DEFLATE_RATIO = 1032
+
 
 @contextmanager
 def explain_reading(path: Path, needed: str = NEEDED, remedy: str = REMEDY, failures: Failures = FAILURES) -> Iterator[None]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, Kind, require_split
+from vitrine.data.kind import SPLITS, Kind
 from vitrine.data.source import ArraySource, Labels
+from vitrine.data.sources.labelling import MAX_CLASSES, number_classes
 from vitrine.data.sources.numpy_files import (
     StoredArray,
     explain_parsing,
@@ -28,8 +29,6 @@ from vitrine.data.sources.numpy_files import (
 IMAGES = ("images", "x", "data", "image")
 LABELS = ("labels", "y", "label", "targets")
 CLASS_NAMES = "class_names"
-# A label that is a hash or a date would otherwise make as many classes.
-MAX_CLASSES = 2**20
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ def list_splits(path: Path) -> tuple[str, ...]:
 
 
 def open_arrays(path: Path, split: str | None) -> ArraySource:
-    require_split(path, split, list_splits(path))
     if path.suffix.lower() == ".npz":
         with open_archive(path) as archive:
             return open_split(path, archive, split)
@@ -149,8 +147,7 @@ def read_labels(stored: StoredArray, archive: zipfile.ZipFile) -> np.ndarray:
 def build_labels(table: np.ndarray) -> Labels:
     if table.ndim == 1:
         return Labels.one_each(table)
-    starts = np.concatenate([[0], np.cumsum(table.sum(axis=1))])  # (N + 1)
-    return Labels(np.nonzero(table)[1], starts)
+    return Labels.from_counts(np.nonzero(table)[1], table.sum(axis=1))
 
 
 def settle_class_names(path: Path, tables: Mapping[str, np.ndarray], given: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -163,7 +160,7 @@ def settle_class_names(path: Path, tables: Mapping[str, np.ndarray], given: tupl
     [width] = widths
     num_classes = width[0] if width else 1 + max(int(table.max()) for table in tables.values())
     if given is None:
-        return tuple(map(str, range(num_classes)))
+        return number_classes(num_classes)
     if len(given) < num_classes or (width and len(given) != num_classes):
         raise ValueError(
             f"{path} has {len(given)} {CLASS_NAMES}, and {num_classes} were needed: name each class that labels count."

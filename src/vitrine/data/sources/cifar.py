@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind
 from vitrine.data.source import ArraySource, Labels
 from vitrine.data.sources.annotations import explain_reading, read_text
 
@@ -81,7 +81,6 @@ def list_splits(path: Path) -> tuple[str, ...]:
 
 
 def open_cifar(path: Path, split: str | None) -> ArraySource:
-    require_split(path, split, list_splits(path))
     assert split is not None  # there always are splits, so that one has been named
     layout, folder = find_folder(path)
     paths = [folder / name for name in layout.files[split]]
@@ -103,16 +102,12 @@ def find_folder(path: Path) -> tuple[Layout, Path]:
     if len(found) > 1:
         folders = list_names([str(folder) for _, folder in found])
         raise ValueError(f"{path} holds both CIFAR-10 and CIFAR-100 ({folders}), and one was needed: give its own folder.")
-    if found:
-        return found[0]
-    if has_pickled(path):
+    if not found:
         raise ValueError(
             f"{path} holds CIFAR's Python version, which is pickled and could run anything when read; "
             "the binary version was needed: fetch that."
         )
-    raise FileNotFoundError(
-        f"{path} holds no CIFAR; the folder {LAYOUTS[0].folder} or {LAYOUTS[1].folder} was needed: give it."
-    )
+    return found[0]
 
 
 def find_folders(path: Path) -> list[tuple[Layout, Path]]:

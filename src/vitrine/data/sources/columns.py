@@ -11,8 +11,8 @@ import numpy as np
 
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.data.source import Labels, Source
-from vitrine.data.sources.labelling import MAX_CLASSES, give_labels, number_classes
+from vitrine.data.source import Labels
+from vitrine.data.sources.labelling import MAX_CLASSES, number_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,40 +75,40 @@ def find_class_names(feature: Any, data: str) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def read_labels(
-    source: Source, column: "pa.ChunkedArray", others: Sequence["pa.ChunkedArray"], names: tuple[str, ...] | None, data: str
-) -> None:
-    """Give the source its labels.
+def find_labels(
+    column: "pa.ChunkedArray", others: Sequence["pa.ChunkedArray"], names: tuple[str, ...] | None, data: str
+) -> tuple[Labels, tuple[str, ...]]:
+    """The labels, below 0 where there is none, and the names of the classes.
 
     Where no names are known, `others` are the columns of the other splits, so that all of them count the same classes.
     """
-    values, starts = flatten_lists(column, data)
+    values, counts = flatten_lists(column, data)
     if names is None:
         names = find_classes([values, *(flatten_lists(each, data)[0] for each in others)], data)
-    give_labels(source, Labels(number_labels(values, names), starts), names, data)
+    numbers = number_labels(values, names)
+    return Labels(numbers) if counts is None else Labels.from_counts(numbers, counts), names
 
 
 def flatten_lists(column: "pa.ChunkedArray", data: str) -> tuple["pa.ChunkedArray", np.ndarray | None]:
-    """The labels as strings or int64, where too large a number comes out below 0; for lists also each row's start (N + 1)."""
+    """The labels as strings or int64, where too large a number comes out below 0; for lists also each row's count (N)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kinds, starts = pa.types, None
+    kinds, counts = pa.types, None
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if kinds.is_list(column.type) or kinds.is_large_list(column.type) or kinds.is_fixed_size_list(column.type):
         if 0 < column.null_count < len(column):
             raise ValueError(f"{data} has null for some lists of labels: write [] for images that have none.")
-        sizes = pc.call_function("list_value_length", [column]).fill_null(0).to_numpy()
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        counts = pc.call_function("list_value_length", [column]).fill_null(0).to_numpy()
         column = pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type)
     if column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column), pa.int64())]), starts
+        return pa.chunked_array([pa.nulls(len(column), pa.int64())]), counts
     if kinds.is_string(column.type) or kinds.is_large_string(column.type):
-        return column.cast(pa.string()), starts
+        return column.cast(pa.string()), counts
     if not kinds.is_integer(column.type):
         raise ValueError(f"{data} has labels of type {column.type}; whole numbers, strings or lists of them were needed.")
-    return column.cast(pa.int64(), safe=False), starts
+    return column.cast(pa.int64(), safe=False), counts
 
 
 def find_classes(columns: Sequence["pa.ChunkedArray"], data: str) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ Shapes: N images of H x W pixels.
 
 import numpy as np
 
-from vitrine.data.kind import require_split
 from vitrine.data.source import ArraySource, Labels, Source
+from vitrine.data.sources.labelling import number_classes
 
 SPLITS = ("train", "test")
 
@@ -18,11 +18,9 @@ WHITE = 16
 
 def open_digits(split: str | None) -> Source:
     """The first 1,437 of them for training, or the last 360 for testing, in scikit-learn's order."""
-    require_split("digits", split, SPLITS)
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)  # (N, H * W) from 0 to 16, (N)
     pixels = np.rint(values * 255 / WHITE).astype(np.uint8).reshape(-1, 8, 8, 1)  # (N, H, W, 1)
     part = slice(NUM_TRAIN) if split == "train" else slice(NUM_TRAIN, None)
-    class_names = tuple(map(str, range(10)))
-    return ArraySource(pixels[part], Labels.one_each(np.asarray(labels)[part]), class_names, f"digits/{split}")
+    return ArraySource(pixels[part], Labels.one_each(np.asarray(labels)[part]), number_classes(10), f"digits/{split}")

@@ -6,8 +6,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from vitrine.data.names import Names
 from vitrine.data.source import Labels, Source
 
 
@@ -24,15 +23,11 @@ class FileSource(Source):
     ) -> None:
         """`side_files` are those that say what the images show: a change of them is one of the data."""
         assert len(paths) == len(labels)
+        self.names = Names.pack(paths)
         self.root = root.absolute()
         self.labels = labels
         self.class_names = class_names
         self.side_files = [path.absolute() for path in side_files]
-        # One block of bytes instead of a million strings: less memory, quickly sent to another process, and after a fork
-        # it stays shared, where counting references to strings would copy page after page.
-        encoded = [os.fsencode(path) for path in paths]
-        self.text = b"".join(encoded)
-        self.starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)  # (N + 1)
 
     def fetch(self, index: int) -> bytes:
         # Joined as text, because a Path for each image would cost more than the check in `open_regular`.
@@ -40,7 +35,7 @@ class FileSource(Source):
             return file.read()
 
     def name(self, index: int) -> str:
-        return os.fsdecode(self.text[self.starts[index] : self.starts[index + 1]])
+        return self.names[index]
 
     def files(self) -> list[Path]:
         """Those of the images, in their order, and then the side files."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import load_json
 from vitrine.data.sources.files import FileSource
@@ -35,21 +35,10 @@ def is_mine(data: Path) -> bool:
     return find_folders(data) is not None
 
 
-def list_splits(data: Path) -> tuple[str, ...]:
-    require_folders(data)
-    return tuple(VARIABLES)
-
-
-def require_folders(data: Path) -> tuple[Path, Path]:
-    folders = find_folders(data)
-    if folders is None:
-        raise FileNotFoundError(f"{data} has no jpg/ with {LABELS} and {LISTS}, as Flowers-102 has: give their folder.")
-    return folders
-
-
 def open_split(data: Path, split: str | None) -> Source:
-    require_split(data, split, list_splits(data))
-    images, lists = require_folders(data)
+    folders = find_folders(data)
+    assert folders is not None  # by `is_mine`
+    images, lists = folders
     labels = require_whole(lists / LABELS, "labels", load_mat(lists / LABELS, "labels")["labels"], NUM_CLASSES)
     numbers = load_splits(lists / LISTS, len(labels))[split or ""]
     names = [f"image_{number:05d}.jpg" for number in numbers.tolist()]
@@ -102,4 +91,4 @@ def name_classes(lists: Path) -> tuple[str, ...]:
     return tuple(names[number] for number in numbers)
 
 
-KIND = Kind("flowers", is_mine, list_splits, open_split)
+KIND = Kind("flowers", is_mine, lambda _: tuple(VARIABLES), open_split)

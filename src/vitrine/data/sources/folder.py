@@ -12,11 +12,11 @@ import numpy as np
 
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, Kind, normalise_split, require_split
+from vitrine.data.kind import SPLITS, Kind, normalise_split
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
 from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.listing import IMAGE_SUFFIXES, Level, holds_image, list_images, look_into
+from vitrine.data.sources.listing import Level, holds_image, list_images, look_into
 
 # How far `is_folder` looks for an image before it says no.
 SHALLOW_FOLDERS, SHALLOW_ENTRIES = 300, 1000
@@ -30,15 +30,14 @@ def is_folder(path: Path) -> bool:
 
 
 def list_folder_splits(path: Path) -> tuple[str, ...]:
-    root = require_folder(path)
+    root = os.path.abspath(path)
     return tuple(find_splits(root, look_into(root), load_class_list(Path(root))))
 
 
 def open_folder(path: Path, split: str | None) -> FileSource:
-    root = require_folder(path)
+    root = os.path.abspath(path)  # which stays right when the process moves to another folder
     top, listed = look_into(root), load_class_list(Path(root))
     splits = find_splits(root, top, listed)
-    require_split(path, split, tuple(splits))
     levels = {folder: look_into(root, folder) for folder in splits.values()} or {"": top}
     classes = settle_classes(root, levels, listed)
     part = "" if split is None else splits[split]
@@ -56,26 +55,12 @@ def open_folder(path: Path, split: str | None) -> FileSource:
 KIND = Kind("folder", is_folder, list_folder_splits, open_folder)
 
 
-def require_folder(path: Path) -> str:
-    """Its absolute path, which stays right when the process moves to another folder."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist, and a folder of images was to be read there: check the name.")
-    if not os.path.isdir(path):
-        raise ValueError(f"{path} is a file, and a folder of images was needed: give the folder that it lies in.")
-    return os.path.abspath(path)
-
-
 def find_splits(root: str, top: Level, listed: Collection[str] | None) -> dict[str, str]:
     """The folder of each split, as train, val, test; none where the folders are classes.
 
     A class may be called "train": folders are splits only where all of them are called so, and a class list that has them
     all makes them classes.
     """
-    if not top.images and not top.full:
-        kinds = " ".join(sorted(IMAGE_SUFFIXES))
-        raise ValueError(
-            f"{root} holds no image file ({kinds}), and at least one was needed: check that it is the right folder."
-        )
     named = [folder for folder in top.full if normalise_split(folder)]
     found = {normalise_split(folder) for folder in named}
     if not named or (listed is not None and set(top.full) <= set(listed)):

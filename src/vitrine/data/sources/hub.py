@@ -3,7 +3,7 @@
     hf://datasets/[owner/]name[:configuration][@revision]
 
 `datasets` fetches all splits on first use and keeps them. Its cache, the token, the endpoint and offline mode are as the
-environment sets them: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE. Code of a repository is never run.
+environment sets them: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE or HF_DATASETS_OFFLINE. Code of a repository is never run.
 """
 
 import logging
@@ -13,21 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names, summarise
-from vitrine.data.kind import SPLITS, normalise_split, require_split
+from vitrine.core import hub
+from vitrine.core.sentences import list_names
+from vitrine.data.kind import normalise_split, order_splits, require_split
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.columns import choose_columns, is_feature, read_labels
+from vitrine.data.sources.columns import choose_columns, find_labels, is_feature
+from vitrine.data.sources.labelling import settle_labels
 
 if TYPE_CHECKING:
     import datasets
 
-SCHEME = "hf://datasets/"
-# What the hub allows for a name; a step of a revision becomes a path in the cache, so none may start with a dot.
-NAME = r"\w(?:[\w.-]{0,94}\w)?"
-STEP = r"\w[\w.+-]*"
 REFERENCE = re.compile(
-    rf"{SCHEME}(?P<repository>(?:{NAME}/)?{NAME})(?::(?P<configuration>{STEP}))?(?:@(?P<revision>{STEP}(?:/{STEP})*))?",
+    rf"{hub.DATASET_SCHEME}(?P<repository>(?:{hub.NAME}/)?{hub.NAME})(?::(?P<configuration>{hub.STEP}))?{hub.REVISION}",
     re.ASCII,
 )
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -40,13 +37,8 @@ class Reference(NamedTuple):
 
 
 def parse_reference(spec: str) -> Reference:
-    match = REFERENCE.fullmatch(spec)
-    if match is None or ".." in spec or "--" in match["repository"]:
-        raise ValueError(
-            f"{spec!r} does not name data on the hub: it must read {SCHEME}owner/name, with :configuration or @revision behind "
-            "it where needed. Copy owner/name from the top of the data set's page."
-        )
-    return Reference(**match.groupdict())
+    form = f"it must read {hub.DATASET_SCHEME}owner/name, with :configuration or @revision behind it where needed"
+    return Reference(**hub.match_reference(spec, REFERENCE, f"data on the hub: {form}").groupdict())
 
 
 def list_hub_splits(spec: str) -> tuple[str, ...]:
@@ -54,16 +46,18 @@ def list_hub_splits(spec: str) -> tuple[str, ...]:
     reference = parse_reference(spec)
     with reach_hub(spec, reference) as (datasets, _):
         theirs = datasets.get_dataset_split_names(
-            SCHEME + reference.repository, config_name=reference.configuration, revision=reference.revision
+            hub.DATASET_SCHEME + reference.repository, config_name=reference.configuration, revision=reference.revision
         )
-    return tuple(split for split in SPLITS if split in name_splits(theirs))
+    return order_splits(name_splits(theirs))
 
 
 def open_hub(spec: str, split: str | None) -> "HubSource":
     reference = parse_reference(spec)
     with reach_hub(spec, reference) as (datasets, trouble):
         # With the scheme, because a folder of the same name would be taken otherwise.
-        loaded = datasets.load_dataset(SCHEME + reference.repository, name=reference.configuration, revision=reference.revision)
+        loaded = datasets.load_dataset(
+            hub.DATASET_SCHEME + reference.repository, name=reference.configuration, revision=reference.revision
+        )
     if trouble is not None:
         tell_cached(spec, reference, loaded, trouble)
     return open_loaded(loaded, spec, split)
@@ -75,35 +69,39 @@ def reach_hub(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception 
     try:
         import datasets
     except ImportError:
-        raise ValueError(
-            f"{spec} needs the package datasets, which is not installed: pip install 'vitrine[datasets]'."
-        ) from None
-    from huggingface_hub.errors import RevisionNotFoundError
+        raise ValueError(f"{spec} needs the package datasets: pip install 'vitrine[datasets]'.") from None
+    from datasets import config
+    from huggingface_hub.errors import OfflineModeIsEnabled, RevisionNotFoundError
 
-    trouble = ask_hub(reference)
+    if config.HF_HUB_OFFLINE:  # also by HF_DATASETS_OFFLINE, of which huggingface_hub does not know
+        trouble = OfflineModeIsEnabled()
+    else:
+        _, trouble = hub.ask_hub("dataset", reference.repository, reference.revision)
     try:
         if isinstance(trouble, RevisionNotFoundError):  # any that the cache had would be another
             raise trouble
         with silence(datasets, is_offline=trouble is not None):
             yield datasets, trouble
     except Exception as error:  # those of the connection are httpx's, and a broken repository may bring about any
-        # What the cache lacks it says in a ValueError; all else repeats, in more words, why it was asked at all.
-        cause = error if trouble is None or isinstance(error, ValueError) else trouble
-        raise ValueError(
-            f"{spec} was not to be had ({describe_cause(cause)}): check its name and revision, the connection and, for "
-            "private or gated data, the token of `hf auth login`."
-        ) from error
+        raise (describe_refusal(spec, error) if trouble is None else hub.describe_failure(spec, trouble)) from error
 
 
-def ask_hub(reference: Reference) -> Exception | None:
-    """Whether the hub knows it: one question with a time limit, where `datasets` would ask for 23 seconds."""
-    from huggingface_hub import HfApi, constants
+def describe_refusal(spec: str, error: BaseException) -> ValueError | OSError:
+    """Why `datasets` failed although the hub had answered."""
+    from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-    try:
-        HfApi().dataset_info(reference.repository, revision=reference.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:
-        return error
-    return None
+    if isinstance(error, DatasetNotFoundError):  # and it is there, or the hub would have said so
+        return ValueError(hub.describe_gate(spec))
+    # What it says of the data, at times around an error of the connection or the disk; a plain FileNotFoundError hides it.
+    own = (DatasetsError, ValueError, TypeError, LookupError, RuntimeError, FileNotFoundError)
+    while isinstance(error, own) and (inner := error.__context__ if type(error) is FileNotFoundError else error.__cause__):
+        error = inner
+    if not isinstance(error, own):
+        return hub.describe_failure(spec, error)
+    return ValueError(
+        f"{spec} cannot be read by the package datasets ({hub.describe_cause(error)}): check its configurations and files at "
+        f"{hub.locate_page(spec)}, or take other data."
+    )
 
 
 @contextmanager
@@ -128,29 +126,20 @@ def silence(datasets: Any, is_offline: bool) -> Iterator[None]:
 
 def tell_cached(spec: str, reference: Reference, loaded: "Mapping[Any, datasets.Dataset]", trouble: Exception) -> None:
     """The cache gives the newest that it has, of whatever revision; the folder of its files is called as the commit."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
     commit = Path(next(iter(loaded.values())).cache_files[0]["filename"]).parent.name
-    asked, cause = reference.revision or "", describe_cause(trouble)
+    asked = reference.revision or ""
     if not commit.startswith(asked) and COMMIT.fullmatch(asked):
-        raise ValueError(f"{spec} was not to be had ({cause}), and the cache has the commit {commit}: connect, or ask for it.")
-    if not commit.startswith(asked) or not isinstance(trouble, OfflineModeIsEnabled):
-        notice(f"{spec} comes from the cache, which has the commit {commit}, as the hub was not to be asked ({cause}).")
-
-
-def describe_cause(error: BaseException) -> str:
-    kind, first = type(error).__name__, summarise(error)
-    return kind if first == kind else f"{kind}: {first}"
+        raise OSError(f"{spec} was needed, and the cache has the commit {commit}; {hub.describe_obstacle(trouble)}.")
+    if not commit.startswith(asked) or not hub.is_offline(trouble):
+        hub.notice_cache(spec, commit, trouble)
 
 
 def open_loaded(loaded: "Mapping[Any, datasets.Dataset]", spec: str, split: str | None) -> "HubSource":
     """A split of what `load_dataset` gives."""
     splits = name_splits(list(loaded))
-    require_split(spec, split, tuple(each for each in SPLITS if each in splits))
+    require_split(spec, split, order_splits(splits))
     if split is None and len(loaded) != 1:
-        raise ValueError(
-            f"{spec} has the splits {list_names([str(name) for name in loaded])}: one of train, val, test was needed."
-        )
+        raise ValueError(f"{spec} has the splits {list_names([*map(str, loaded)])}: one of train, val, test was needed.")
     name = next(iter(loaded)) if split is None else splits[split]
     return HubSource(loaded[name], spec, split, [loaded[other] for other in loaded if other != name])
 
@@ -179,7 +168,8 @@ class HubSource(Source):
         self.images = undecoded(dataset, columns.image)
         if columns.label is not None and len(dataset) > 0:
             rest = [read_arrow(each, columns.label) for each in others if columns.label in each.column_names]
-            read_labels(self, read_arrow(dataset, columns.label), rest, columns.class_names, self.title)
+            found = find_labels(read_arrow(dataset, columns.label), rest, columns.class_names, self.title)
+            self.labels, self.class_names = settle_labels(*found, self.title, self.name)
 
     def fetch(self, index: int) -> bytes:
         [image] = self.images[index].values()

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind
 from vitrine.data.source import ArraySource, Labels
-from vitrine.data.sources.annotations import explain_reading
+from vitrine.data.sources.annotations import DEFLATE_RATIO, explain_reading
+from vitrine.data.sources.labelling import number_classes
 
 # As train-images-idx3-ubyte.gz, t10k-labels.idx1-ubyte, or emnist-letters-test-images-idx3-ubyte.gz.
 FILE_NAME = re.compile(
@@ -29,8 +30,6 @@ SPLIT_OF_PART = {"train": "train", "t10k": "test", "test": "test"}
 
 BYTES_TYPE = 0x08
 MAX_BYTES = 2**40
-# No 2 bits of deflate, which gzip and zip are made of, stand for more than 258 bytes.
-DEFLATE_RATIO = 1032
 CHUNK_BYTES = 2**20
 
 # In the order of their numbers, as in the table of the data's README.
@@ -70,15 +69,12 @@ def list_splits(path: Path) -> tuple[str, ...]:
 
 def open_idx(path: Path, split: str | None) -> ArraySource:
     """A split of the folder, or exactly the images of one file, with the labels beside it."""
-    require_split(path, split, list_splits(path))
-    if split is None:
-        match = FILE_NAME.fullmatch(path.name)
-        if match is None or match["content"] != "images":
-            raise ValueError(f"{path} is not named as a file of images, such as train-images-idx3-ubyte: rename it.")
-        family = find_families(path.parent)[match["prefix"]]
-        return open_part(family, match["part"], path)
-    family, part = find_splits(path)[split]
-    return open_part(family, part, family[part]["images"])
+    if split is not None:
+        family, part = find_splits(path)[split]
+        return open_part(family, part, family[part]["images"])
+    match = FILE_NAME.fullmatch(path.name)
+    assert match is not None  # by `is_idx`
+    return open_part(find_families(path.parent)[match["prefix"]], match["part"], path)
 
 
 def open_part(family: Family, part: str, images_path: Path) -> ArraySource:
@@ -107,15 +103,14 @@ def name_classes(num_classes: int, images_path: Path) -> tuple[str, ...]:
     is_fashion = any("fashion" in name.lower() for name in (images_path.name, folder.name, folder.parent.name))
     if is_fashion and num_classes <= len(FASHION_NAMES):
         return FASHION_NAMES
-    return tuple(map(str, range(num_classes)))
+    return number_classes(num_classes)
 
 
 def find_splits(folder: Path) -> dict[str, tuple[Family, str]]:
     """By split, in order, the files of the folder and which part of them it is."""
     families = find_families(folder)
-    if len(families) != 1:
-        prefixes = list_names([f"{prefix}*" for prefix in sorted(families)])
-        found = f"{len(families)} data sets ({prefixes})" if families else "no file such as train-images-idx3-ubyte"
+    if len(families) > 1:
+        found = f"{len(families)} data sets ({list_names([f'{prefix}*' for prefix in sorted(families)])})"
         raise ValueError(f"{folder} holds {found}, and one data set was needed: give a folder with one, or a file of images.")
     [family] = families.values()
     splits: dict[str, tuple[Family, str]] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.files import FileSource
 from vitrine.data.sources.imagenet_labels import (
@@ -89,26 +89,17 @@ def is_mine(data: Path) -> bool:
     return find_layout(data) is not None
 
 
-def require_layout(data: Path) -> Layout:
-    layout = find_layout(data)
-    if layout is None:
-        raise FileNotFoundError(
-            f"{data} has no train/ with folders such as n01440764, nor val/ with a label file, as ImageNet has: give the "
-            "folder of train and val."
-        )
-    return layout
-
-
 def list_splits(data: Path) -> tuple[str, ...]:
-    layout = require_layout(data)
+    layout = find_layout(data)
+    assert layout is not None  # by `is_mine`
     has_val = layout.is_flat or bool(layout.val)
     is_there = {"train": bool(layout.train), "val": has_val, "real": has_val and find_file(layout.places, [REAL]) is not None}
     return tuple(split for split, there in is_there.items() if there)
 
 
 def open_split(data: Path, split: str | None) -> Source:
-    require_split(data, split, list_splits(data))
-    layout = require_layout(data)
+    layout = find_layout(data)
+    assert layout is not None  # by `is_mine`
     words = load_words(layout.places)
     wnids = settle_wnids(layout, words)
     if split == "train":
@@ -145,17 +136,17 @@ def name_classes(layout: Layout, wnids: Sequence[str], words: dict[str, str] | N
 
 def list_sorted(images: Path, split: str, folders: Sequence[str], wnids: Sequence[str]) -> tuple[list[str], Labels]:
     """Images in folders of their classes."""
-    ranks = {wnid: rank for rank, wnid in enumerate(wnids)}
+    numbers = {wnid: number for number, wnid in enumerate(wnids)}
     paths, counts = [], []
     for folder in folders:
-        if folder not in ranks:
+        if folder not in numbers:
             raise ValueError(f"{images / split / folder} is not among the {len(wnids)} classes of train or the names: add it.")
         names = [name for name in list_folder(images / split / folder) if name.lower().endswith(SUFFIXES)]
         if not names:
             raise ValueError(f"{images / split / folder} has no image ({', '.join(SUFFIXES)}): unpack it again, or remove it.")
         paths.extend(f"{split}/{folder}/{name}" for name in names)
         counts.append(len(names))
-    return paths, Labels.one_each(np.repeat([ranks[folder] for folder in folders], counts))
+    return paths, Labels.one_each(np.repeat([numbers[folder] for folder in folders], counts))
 
 
 def list_flat(layout: Layout) -> list[str]:

@@ -42,15 +42,15 @@ class Truth:
 
     def to_classes(self, wnids: Sequence[str]) -> np.ndarray:
         """Indices of classes, int64 (N)."""
-        ranks: dict[str | int, int] = {wnid: rank for rank, wnid in enumerate(wnids)}
-        ranks.update({rank: rank for rank in range(len(wnids))})
+        numbers: dict[str | int, int] = {wnid: number for number, wnid in enumerate(wnids)}
+        numbers.update({number: number for number in range(len(wnids))})
         for line, label in zip(self.lines, self.labels, strict=True):
-            if label not in ranks:
+            if label not in numbers:
                 raise ValueError(
                     f"{self.path}, line {line} has the class {label}, which is not among the {len(wnids)} of this data: "
                     "complete the images or their names, or give the label file that belongs to them."
                 )
-        return np.array([ranks[label] for label in self.labels], dtype=np.int64)
+        return np.array([numbers[label] for label in self.labels], dtype=np.int64)
 
 
 def find_file(places: Sequence[Path], names: Sequence[str]) -> Path | None:

@@ -13,14 +13,12 @@ import numpy as np
 
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, Kind, normalise_split, require_split
+from vitrine.data.kind import SPLITS, Kind, normalise_split, order_splits
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
 from vitrine.data.sources.files import FileSource
+from vitrine.data.sources.labelling import MAX_CLASSES, number_classes
 from vitrine.data.sources.manifest_rows import SUFFIXES, Row, read_rows
-
-# Far above any data set; a number beyond it is a mistake that would cost a name for every class below it.
-MAX_CLASS_INDEX = 10_000_000
 
 # "007" is a name, as the codes of postal areas are: whoever counts writes 7.
 CLASS_INDEX = re.compile(r"0|[1-9][0-9]*")
@@ -58,16 +56,14 @@ def is_manifest(path: Path) -> bool:
 def list_manifest_splits(path: Path) -> tuple[str, ...]:
     """Without a look at the rest of a row, and at one row only where there are no splits: all is checked at opening."""
     divided = takewhile(lambda row: row.split is not None, read_rows(path))
-    found = {normalise_split(row.split or "") for row in divided}
-    return tuple(split for split in SPLITS if split in found)
+    return order_splits({normalise_split(row.split or "") for row in divided})
 
 
 def open_manifest(path: Path, split: str | None) -> FileSource:
     table = load_table(path)
-    require_split(path, split, name_splits(table))
     root = os.path.dirname(os.path.abspath(path))
     listed = load_class_list(Path(root))
-    class_names, indices = number_classes(path, table, listed)
+    class_names, indices = settle_classes(path, table, listed)
     chosen = np.array(table.splits) == (-1 if split is None else SPLITS.index(split))  # (N)
     labels = choose_labels(path, table, indices, chosen)
     names = [table.paths[index] for index in np.flatnonzero(chosen)]
@@ -123,11 +119,7 @@ def number_split(row: Row, has_splits: bool) -> int:
     return SPLITS.index(split)
 
 
-def name_splits(table: Table) -> tuple[str, ...]:
-    return tuple(split for number, split in enumerate(SPLITS) if number in table.splits)
-
-
-def number_classes(path: Path, table: Table, listed: dict[str, str] | None) -> tuple[tuple[str, ...], np.ndarray]:
+def settle_classes(path: Path, table: Table, listed: dict[str, str] | None) -> tuple[tuple[str, ...], np.ndarray]:
     """The names of the classes, and the class index of each label of the table (L)."""
     labels = list(table.labels)
     are_indices = all(CLASS_INDEX.fullmatch(label) for label in labels)
@@ -152,7 +144,7 @@ def number_classes(path: Path, table: Table, listed: dict[str, str] | None) -> t
 def count_classes(path: Path, table: Table) -> tuple[tuple[str, ...], np.ndarray]:
     """Labels that are class indices, and so their own names."""
     indices = [require_index(path, line, label) for label, line in zip(table.labels, table.label_lines, strict=True)]
-    return tuple(map(str, range(max(indices, default=-1) + 1))), np.array(indices, np.int64)
+    return number_classes(max(indices, default=-1) + 1), np.array(indices, np.int64)
 
 
 def sort_classes(path: Path, table: Table) -> tuple[tuple[str, ...], np.ndarray]:
@@ -171,9 +163,9 @@ def sort_classes(path: Path, table: Table) -> tuple[tuple[str, ...], np.ndarray]
 
 def require_index(path: Path, line: int, label: str) -> int:
     # The length comes first: Python refuses to read numbers of many thousand digits.
-    if len(label) > len(str(MAX_CLASS_INDEX)) or int(label) > MAX_CLASS_INDEX:
+    if len(label) > len(str(MAX_CLASSES)) or int(label) >= MAX_CLASSES:
         raise ValueError(
-            f"{path} line {line} has the class index {label[:20]}, above the limit of {MAX_CLASS_INDEX}: number the classes "
+            f"{path} line {line} has the class index {label[:20]}, above the limit of {MAX_CLASSES - 1}: number the classes "
             "from 0, or write names."
         )
     return int(label)
@@ -194,4 +186,4 @@ def choose_labels(path: Path, table: Table, indices: np.ndarray, chosen: np.ndar
             f"{path}: {len(bare)} of its images have no label, such as {list_names([table.paths[bare[0]]])}, so that all are "
             "taken to have any number of labels."
         )
-    return Labels(values, np.cumsum([0, *counts[chosen]], dtype=np.int64))
+    return Labels.from_counts(values, counts[chosen])

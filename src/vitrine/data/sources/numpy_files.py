@@ -16,8 +16,7 @@ import numpy as np
 
 from vitrine.core.npy import read_npy_header
 from vitrine.core.sentences import list_names
-from vitrine.data.sources.annotations import explain_reading
-from vitrine.data.sources.idx import DEFLATE_RATIO
+from vitrine.data.sources.annotations import DEFLATE_RATIO, explain_reading
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
 from vitrine.data.decode import MAX_PIXELS
 from vitrine.data.kind import Kind
+from vitrine.data.names import Names
 from vitrine.data.source import MAX_BLOCK_SIDE, Labels, Source
 
 IMAGES, INDEX, DESCRIPTION = "images.bin", "index.npz", "pack.json"
 FORMAT = 1
 MAX_STAMPS = 10_000
+GONE = [-1, -1]  # the stamp of what is not there
 
 ARRAYS = {
     "offsets": np.int64,
@@ -65,7 +67,7 @@ class PackedSource(Source):
         self.num_channels = description.num_channels
         self.class_names = tuple(description.class_names)
         self.offsets, self.heights, self.widths = (index[name][start:stop] for name in ("offsets", "heights", "widths"))
-        self.name_starts, self.name_bytes = index["name_starts"][start : stop + 1], index["name_bytes"]
+        self.names = Names(index["name_starts"], index["name_bytes"]).slice(start, stop)
         self.labels = Labels(index["labels"], index.get("label_starts")).take(np.arange(start, stop))
         self.pixels: np.ndarray | None = None  # mapped when first needed, in each process
         side = max(self.heights.max(initial=0), self.widths.max(initial=0))
@@ -85,8 +87,7 @@ class PackedSource(Source):
         return pixels.reshape(height, width, self.num_channels)
 
     def name(self, index: int) -> str:
-        start, stop = self.name_starts[index : index + 2]
-        return self.name_bytes[start:stop].tobytes().decode("utf-8", "surrogateescape")
+        return self.names[index]
 
     def files(self) -> list[Path]:
         return [self.path / name for name in (IMAGES, INDEX, DESCRIPTION)]
@@ -101,7 +102,8 @@ class PackedSource(Source):
 
 
 def is_packed(path: Path) -> bool:
-    return (path / DESCRIPTION).is_file() and (path / INDEX).is_file()
+    """Two of its files make one: of the third we then say that it is missing."""
+    return sum(os.path.isfile(path / name) for name in (IMAGES, INDEX, DESCRIPTION)) >= 2
 
 
 def list_packed_splits(path: Path) -> tuple[str, ...]:
@@ -140,18 +142,18 @@ def check_description(description: Description) -> None:
         raise ValueError(f"format {description.format!r}, and {FORMAT} is known")
     numbers = (description.num_images, description.num_bytes, description.size, description.num_channels)
     if not all(is_whole(number) and number >= 0 for number in numbers) or description.num_channels not in (1, 3):
-        raise ValueError("sizes that are none")
+        raise ValueError("num_images, num_bytes, size and num_channels must be whole numbers, the last 1 or 3")
     names = description.class_names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in [*names, description.data]):
-        raise ValueError("names that are no text")
+        raise ValueError("class_names must be a list of texts, and data a text")
     if not isinstance(description.splits, dict) or not isinstance(description.stamps, dict):
-        raise ValueError("splits or stamps that are no objects")
+        raise ValueError("splits and stamps must be objects")
     for start, stop in description.splits.values():
         if not (is_whole(start) and is_whole(stop) and 0 <= start <= stop <= description.num_images):
-            raise ValueError("splits outside the images")
+            raise ValueError("splits must lie within the images")
     for size, time in description.stamps.values():
         if not (is_whole(size) and is_whole(time)):
-            raise ValueError("stamps that are no numbers")
+            raise ValueError("stamps must be pairs of whole numbers")
 
 
 def read_index(path: Path, description: Description) -> dict[str, np.ndarray]:
@@ -201,21 +203,21 @@ def take_stamps(data: str, files: list[Path]) -> dict[str, list[int]]:
     A file that is added, removed or renamed changes the time of its folder; so of a million files only one that was written
     over in place can escape.
     """
-    chosen = files[:: -(-len(files) // MAX_STAMPS)] if files else []
-    root = os.path.abspath(data)
-    parents = {Path(os.path.abspath(file)).parent for file in files}
-    # Those above them as well: a new class or split is a change of the folder that it lies in.
-    above = {folder for parent in parents for folder in parent.parents if folder.is_relative_to(root)}
-    names = {str(folder) for folder in parents | above} | {os.path.abspath(file) for file in chosen}
+    names = {os.path.abspath(file) for file in (files[:: -(-len(files) // MAX_STAMPS)] if files else ())}
+    if os.path.isdir(data):  # of a file, the folder is somebody else's
+        root = Path(os.path.abspath(data))
+        parents = {Path(os.path.abspath(file)).parent for file in files}
+        # Those above them as well: a new class or split is a change of the folder that it lies in.
+        folders = {folder for parent in parents for folder in (parent, *parent.parents)}
+        names |= {str(folder) for folder in folders if folder.is_relative_to(root)}
     return {name: read_stamp(name) for name in sorted(names)}
 
 
 def warn_of_changes(path: Path, description: Description) -> None:
-    """Nothing is said where the data is not here any more: a packed set may travel alone."""
-    if not description.stamps or not os.path.exists(description.data):
-        return
-    changed = [name for name, stamp in description.stamps.items() if read_stamp(name) != stamp]
-    if changed:
+    """Nothing is said where nothing of the data is here any more: a packed set may travel alone."""
+    stamps = {name: read_stamp(name) for name in description.stamps}
+    changed = [name for name, stamp in description.stamps.items() if stamps[name] != stamp]
+    if changed and any(stamp != GONE for stamp in stamps.values()):
         notice(
             f"{description.data} has changed since it was packed into {path} ({list_names(changed, 3)}): pack it again, unless "
             "the images are still the same."
@@ -223,11 +225,11 @@ def warn_of_changes(path: Path, description: Description) -> None:
 
 
 def read_stamp(name: str) -> list[int]:
-    """Size, of a folder -1, and time of the last change; of what is not there, both -1."""
+    """Size, of a folder -1, and time of the last change."""
     try:
         status = os.stat(name)
     except (OSError, ValueError):  # the latter for a name that cannot be one
-        return [-1, -1]
+        return GONE
     return [-1 if stat.S_ISDIR(status.st_mode) else status.st_size, status.st_mtime_ns]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os.path import isdir, isfile
 from pathlib import Path
 
-from vitrine.data.kind import Kind, require_split
+from vitrine.data.kind import Kind
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import quote, read_lines
 from vitrine.data.sources.files import FileSource
@@ -43,21 +43,14 @@ def is_mine(data: Path) -> bool:
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
-    root = require_root(data)
+    root = find_root(data)
+    assert root is not None  # by `is_mine`
     return tuple(split for split, path in LISTS.items() if isfile(root / path))
 
 
-def require_root(data: Path) -> Path:
-    root = find_root(data)
-    if root is None:
-        raise FileNotFoundError(f"{data} has no images/ with {LISTS['train']}, which Oxford-IIIT Pet has: give their folder.")
-    return root
-
-
 def open_split(data: Path, split: str | None) -> Source:
-    splits = list_splits(data)
-    require_split(data, split, splits)
-    root = require_root(data)
+    root, splits = find_root(data), list_splits(data)
+    assert root is not None
     # All lists are read whichever is wanted: the names of the classes come from them, and must be those of every split.
     pets = {each: list(read_pets(root / LISTS[each])) for each in splits}
     everyone = [pet for each in splits for pet in pets[each]]

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import require_split
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.shape_drawing import DISTANCES, DOT_RADIUS, Factors, render, take
 
@@ -66,7 +65,6 @@ DRAWS = {
 
 def open_shapes(task: str, split: str | None) -> Source:
     """`task`: factors joined by "+", then, if not 32, "@" and the side of the images; `shape` where no factor is named."""
-    require_split("shapes", split, SPLITS)
     assert split is not None
     names, image_size = parse_task(task)
     factors = draw_factors(SPLITS.index(split), np.arange(NUM_IMAGES[split]))
@@ -104,7 +102,7 @@ def join_labels(factors: Factors, names: list[str]) -> Labels:
     firsts = np.cumsum([0, *(len(FACTORS[name]) for name in names[:-1])])
     table = np.stack([factors[name] for name in names], axis=1) + firsts  # (N, number of factors)
     # Not by `several_each`, which goes through the images one by one.
-    return Labels(table.reshape(-1), np.arange(len(table) + 1) * len(names))
+    return Labels.from_counts(table.reshape(-1), np.full(len(table), len(names)))
 
 
 class ShapesSource(Source):
@@ -118,16 +116,13 @@ class ShapesSource(Source):
         self.title = title
 
     def fetch(self, index: int) -> np.ndarray:
-        return self.read_block(np.array([index]))[0]
+        return render(take(self.factors, np.array([index])), self.image_size)[0]
 
     def name(self, index: int) -> str:
         return f"{self.title}[{index}]"
 
     def files(self) -> list[Path]:
         return []
-
-    def read_block(self, indices: np.ndarray) -> np.ndarray:
-        return render(take(self.factors, indices), self.image_size)
 
 
 def draw_factors(key: int, indices: np.ndarray) -> Factors:

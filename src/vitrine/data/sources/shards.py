@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, normalise_split, require_split
+from vitrine.data.kind import normalise_split, order_splits
 from vitrine.data.sources.listing import scan
 
 Files = dict[str | None, list[Path]]
@@ -44,21 +46,19 @@ def divide(paths: list[Path]) -> Files:
     return found
 
 
-def list_found_splits(found: Files) -> tuple[str, ...]:
-    return tuple(split for split in SPLITS if split in found)
-
-
 def choose_files(data: Path, found: Files, split: str | None) -> tuple[list[Path], list[Path]]:
     """The files of the split, and those of all splits, over which classes are counted so that each split has the same."""
-    if not found:
-        raise FileNotFoundError(f"{data} has none of the files that were needed: give the folder in which they lie.")
-    splits = list_found_splits(found)
-    require_split(data, split, splits)
     if split is None:
         return found[None], found[None]
     if None in found:
         notice(f"{list_names([path.name for path in found[None]])} in {data} begin with no split's name and are left out.")
-    return found[split], [path for each in splits for path in found[each]]
+    return found[split], [path for each in order_splits(found) for path in found[each]]
+
+
+def locate(ends: np.ndarray, index: int) -> tuple[int, int]:
+    """The part in which an image lies, of parts that end before these numbers, and its number there."""
+    part = int(np.searchsorted(ends, index, side="right"))
+    return part, index - (int(ends[part - 1]) if part > 0 else 0)
 
 
 def read_stamp(file: Path | int) -> tuple[int, int]:

@@ -13,13 +13,13 @@ from vitrine.core.console import track
 from vitrine.core.files import whole_file
 from vitrine.core.notices import notice
 from vitrine.core.sentences import summarise
+from vitrine.data.names import Names
 from vitrine.data.sources.annotations import explain_reading
 from vitrine.data.sources.labelling import MAX_CLASSES
 from vitrine.data.sources.shards import read_stamp
 from vitrine.data.sources.tar_samples import NEEDED, REMEDY, list_members, read_samples
 
 INDEX = ".vitrine-index.npz"
-LINE_END = ord("\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +28,12 @@ class Shard:
 
     facts: np.ndarray
     """int64 (4): size and time of the file, number of samples without an image, whether labels are lists."""
-    samples: np.ndarray
-    """int64 (N, 3): where the image starts, its size, its number of labels."""
+    rows: np.ndarray
+    """int64 (N, 4): where the image starts, its size, its number of labels, the length of its name."""
     labels: np.ndarray
     """int64 (sum of these numbers), -1 for a sample that says nothing."""
-    names: np.ndarray
-    """uint8: the images' names in UTF-8, each with a line break behind it."""
+    text: np.ndarray
+    """uint8: the images' names in UTF-8, one after another."""
 
     @property
     def stamp(self) -> tuple[int, int]:
@@ -46,17 +46,17 @@ class Shard:
         if layout != [(np.int64, 1), (np.int64, 2), (np.int64, 1), (np.uint8, 1)]:
             return False
         size, _, _, has_lists = self.facts.tolist()
-        offsets, sizes, counts = self.samples.T
+        offsets, sizes, counts, lengths = self.rows.T
         return bool(
-            (self.samples >= 0).all()
+            (self.rows >= 0).all()
             and (offsets <= size).all()
             and (sizes <= size - offsets).all()
             and (has_lists or (counts == 1).all())
             and (counts <= len(self.labels)).all()
             and counts.sum() == len(self.labels)
             and ((self.labels >= -1) & (self.labels < MAX_CLASSES)).all()
-            and self.names.tobytes().count(b"\n") == len(counts)
-            and self.names[-1:].tolist() in ([], [LINE_END])
+            and (lengths <= len(self.text)).all()
+            and lengths.sum() == len(self.text)
         )
 
 
@@ -101,8 +101,8 @@ def load_index(path: Path) -> dict[str, Shard]:
 def save_index(path: Path, shards: dict[str, Shard]) -> None:
     arrays = {f"{name}/{field}": array for name, shard in shards.items() for field, array in vars(shard).items()}
     try:
-        with whole_file(path) as partial, open(partial, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        with whole_file(path, by_many=True) as partial, open(partial, "wb") as file:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]  (any name but allow_pickle, which none has)
     except (OSError, ValueError) as error:  # ValueError of names that are no UTF-8
         notice(f"{path} cannot be written ({summarise(error)}): the shards will be read through at each start.")
 
@@ -112,11 +112,16 @@ def scan_shard(path: Path) -> Shard:
     found = list(read_samples(path, list_members(path)))
     samples = [sample for sample in found if sample is not None]
     labels = [sample.label if isinstance(sample.label, list) else [sample.label] for sample in samples]
-    rows = [(each.image.offset_data, each.image.size, len(label)) for each, label in zip(samples, labels, strict=True)]
+    names = Names.pack(sample.image.name for sample in samples)
+    lengths = np.diff(names.starts).tolist()
+    rows = [
+        (each.image.offset_data, each.image.size, len(label), length)
+        for each, label, length in zip(samples, labels, lengths, strict=True)
+    ]
     has_lists = any(isinstance(sample.label, list) for sample in samples)
     return Shard(
         facts=np.array([*stamp, len(found) - len(samples), has_lists], dtype=np.int64),
-        samples=np.array(rows, dtype=np.int64).reshape(-1, 3),
+        rows=np.array(rows, dtype=np.int64).reshape(-1, 4),
         labels=np.array([-1 if number is None else number for each in labels for number in each], dtype=np.int64),
-        names=np.frombuffer("".join(f"{sample.image.name}\n" for sample in samples).encode(), dtype=np.uint8),
+        text=names.text,
     )

@@ -15,14 +15,15 @@ import numpy as np
 
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.data.kind import Kind
+from vitrine.data.kind import Kind, order_splits
+from vitrine.data.names import Names
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
 from vitrine.data.sources.folder import is_folder
-from vitrine.data.sources.labelling import give_labels, number_classes
+from vitrine.data.sources.labelling import number_classes, settle_labels
 from vitrine.data.sources.listing import IMAGE_SUFFIXES
-from vitrine.data.sources.shards import Files, choose_files, divide, expand_pattern, find_files, list_found_splits, read_stamp
-from vitrine.data.sources.tar_index import LINE_END, Shard, index_shards
+from vitrine.data.sources.shards import Files, choose_files, divide, expand_pattern, find_files, locate, read_stamp
+from vitrine.data.sources.tar_index import Shard, index_shards
 
 COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 ENDINGS = (".tar", *COMPRESSED)
@@ -61,31 +62,33 @@ def open_shard(path: str, stamp: tuple[int, int]) -> FileIO:
 
 
 class TarSource(Source):
-    def __init__(self, root: Path, shards: dict[Path, Shard], class_list: Path | None) -> None:
-        """Without labels, which `give_labels` adds."""
+    def __init__(
+        self, root: Path, shards: dict[Path, Shard], class_names: tuple[str, ...], class_list: Path | None, data: Path
+    ) -> None:
+        """`data` is what errors name where there is no list of classes."""
+        rows = np.concatenate([shard.rows for shard in shards.values()])  # (N, 4)
+        text = np.concatenate([shard.text for shard in shards.values()])
         self.paths = [str(path.absolute()) for path in shards]
         self.titles = [path.relative_to(root).as_posix() for path in shards]
         self.stamps = [shard.stamp for shard in shards.values()]
-        self.shard_ends = np.cumsum([len(shard.samples) for shard in shards.values()])  # (number of shards)
-        self.samples = np.concatenate([shard.samples for shard in shards.values()])  # (N, 3)
-        self.names = np.concatenate([shard.names for shard in shards.values()])
-        self.name_ends = np.flatnonzero(self.names == LINE_END)  # (N)
+        self.shard_ends = np.cumsum([len(shard.rows) for shard in shards.values()])  # (number of shards)
+        self.places = rows[:, :2].copy()  # (N, 2)
+        self.names = Names(np.concatenate([[0], np.cumsum(rows[:, 3])]), text)
         self.class_list = class_list
-
-    def find_shard(self, index: int) -> int:
-        return int(np.searchsorted(self.shard_ends, index, side="right"))
+        labels = join_labels(list(shards.values()))
+        self.labels, self.class_names = settle_labels(labels, class_names, str(class_list or data), self.name)
 
     def fetch(self, index: int) -> bytes:
-        shard = self.find_shard(index)
-        offset, size, _ = self.samples[index].tolist()
-        content = os.pread(open_shard(self.paths[shard], self.stamps[shard]).fileno(), size, offset)
+        shard, _ = locate(self.shard_ends, index)
+        offset, size = self.places[index].tolist()
+        file = open_shard(self.paths[shard], self.stamps[shard])  # a name for it keeps it open: the cache may drop it now
+        content = os.pread(file.fileno(), size, offset)
         if len(content) < size:
             raise OSError(f"{self.paths[shard]} ends within it")
         return content
 
     def name(self, index: int) -> str:
-        start, end = self.name_ends[index - 1] + 1 if index > 0 else 0, self.name_ends[index]
-        return f"{self.titles[self.find_shard(index)]}/{self.names[start:end].tobytes().decode('utf-8', 'replace')}"
+        return f"{self.titles[locate(self.shard_ends, index)[0]]}/{self.names[index]}"
 
     def files(self) -> list[Path]:
         return [Path(path) for path in self.paths] + ([] if self.class_list is None else [self.class_list])
@@ -99,16 +102,15 @@ def open_tar(path: Path, split: str | None) -> TarSource:
     indexed = index_shards(everything if listed is None else chosen)
     shards = [indexed[shard] for shard in chosen]
     require_images(path, shards)
-    source = TarSource(root, dict(zip(chosen, shards, strict=True)), places[0] / CLASS_LIST if places else None)
     num_classes = max(int(shard.labels.max(initial=-1)) + 1 for shard in indexed.values())
     class_names = number_classes(num_classes) if listed is None else tuple(listed.values())
-    give_labels(source, join_labels(shards), class_names, str(source.class_list or path))
-    return source
+    class_list = places[0] / CLASS_LIST if places else None
+    return TarSource(root, dict(zip(chosen, shards, strict=True)), class_names, class_list, path)
 
 
 def require_images(path: Path, shards: Sequence[Shard]) -> None:
     num_left_out = sum(int(shard.facts[2]) for shard in shards)
-    if not any(len(shard.samples) for shard in shards):
+    if not any(len(shard.rows) for shard in shards):
         raise ValueError(
             f"{path} has no image among its {num_left_out} samples: members KEY.EXTENSION were needed, with "
             f"{list_names(sorted(IMAGE_SUFFIXES), 20)}."
@@ -118,11 +120,10 @@ def require_images(path: Path, shards: Sequence[Shard]) -> None:
 
 
 def join_labels(shards: Sequence[Shard]) -> Labels:
-    values = np.concatenate([shard.labels for shard in shards])
-    if not any(shard.facts[3] for shard in shards):
-        return Labels.one_each(values)
-    counts = np.concatenate([shard.samples[:, 2] for shard in shards])
-    return Labels(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+    has_lists = any(shard.facts[3] for shard in shards)
+    return Labels.concatenate(
+        [Labels.from_counts(each.labels, each.rows[:, 2]) if has_lists else Labels(each.labels) for each in shards]
+    )
 
 
-KIND = Kind("tar", is_tar_data, lambda path: list_found_splits(find_shards(path)), open_tar)
+KIND = Kind("tar", is_tar_data, lambda path: order_splits(find_shards(path)), open_tar)
