@@ -66,16 +66,16 @@ def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
     assert num_empty < 6
 
 
-@pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 5.0])
+@pytest.mark.parametrize("alpha", [0.2, 5.0])
 def test_mixups_share_is_the_larger_part_of_a_beta_draw(alpha: float) -> None:
-    shares = find_shares(Mixing(mixup=alpha), 1500)
+    shares = find_shares(Mixing(mixup=alpha), 600)
     beta = stats.beta(alpha, alpha)
     # P(max(a, 1 - a) <= s) = F(s) - F(1 - s); float32 shares at 1 are compared as they are.
     assert stats.kstest(shares, lambda s: np.where(s < 0.5, 0, beta.cdf(s) - beta.cdf(1 - s))).pvalue > 1e-3
 
 
 def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
-    side, alpha = 400, 0.7
+    side, alpha = 64, 0.7
     images, classes = torch.zeros(2, 1, side, side, dtype=torch.uint8), torch.tensor([0, 1])
     images[1] = 1
     seen, middles = [], []
@@ -139,8 +139,8 @@ def test_the_same_step_gives_the_same_and_another_another(mixing: Mixing) -> Non
 
 def test_with_both_on_half_of_the_batches_get_either() -> None:
     images, classes = build_batch(2, (2, 2))
-    num_cutmix = sum(BOTH.mix(images, classes, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(2000))
-    assert stats.binomtest(num_cutmix, 2000).pvalue > 1e-3
+    num_cutmix = sum(BOTH.mix(images, classes, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
+    assert stats.binomtest(num_cutmix, 600).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH, Mixing()], ids=["mixup", "cutmix", "both", "off"])
@@ -209,7 +209,7 @@ def test_an_empty_batch_stays_empty() -> None:
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
 def test_shares_at_the_ends_of_the_range_are_numbers(alpha: float) -> None:
     for mixing in (Mixing(mixup=alpha), Mixing(cutmix=alpha)):
-        shares = find_shares(mixing, 300, (8, 8))
+        shares = find_shares(mixing, 100, (8, 8))
         assert ((shares >= 0) & (shares <= 1)).all()
 
 

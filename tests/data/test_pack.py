@@ -391,20 +391,31 @@ def test_generated_data_is_packed_and_never_said_to_have_changed(tmp_path: Path)
     assert json.loads((tmp_path / "out" / "pack.json").read_text())["data"] == "blank"
 
 
-TRANSFORMS: list[Callable[[Preprocessing], Transform]] = [partial(Augmentation, AugmentConfig()), Evaluation]
+PREPROCESSING = Preprocessing(resize=16, crop=(16, 16))
+TRANSFORMS: dict[str, Transform] = {
+    "training": Augmentation(AugmentConfig(), PREPROCESSING),
+    "evaluation": Evaluation(PREPROCESSING),
+}
+OBLONG, SQUARE = (20, 30), (16, 16)  # read one by one, and in blocks
 
 
-@pytest.mark.parametrize("build", TRANSFORMS, ids=["training", "evaluation"])
-@pytest.mark.parametrize("size", [(20, 30), (16, 16)], ids=["one by one", "in blocks"])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "size", "num_workers"),
+    [
+        ("training", OBLONG, 0),
+        ("training", OBLONG, 2),
+        ("training", SQUARE, 0),
+        ("evaluation", OBLONG, 0),
+        ("evaluation", SQUARE, 2),
+    ],
+)
 def test_batches_of_a_packed_set_are_those_of_the_files(
-    build: Callable[[Preprocessing], Transform], size: tuple[int, int], num_workers: int, tmp_path: Path
+    kind: str, size: tuple[int, int], num_workers: int, tmp_path: Path
 ) -> None:
     data = make_pngs(tmp_path / "data", count=10, size=size)
     packed, files = pack_and_open(data, tmp_path / "out", 64), data.open()
-    transform = build(Preprocessing(resize=16, crop=(16, 16)))
     config = LoaderConfig(batch_size=4, num_workers=num_workers)
-    batches, others = (list(Loader(source, transform, config, seed=1).read(0, 5)) for source in (packed, files))
+    batches, others = (list(Loader(source, TRANSFORMS[kind], config, seed=1).read(0, 5)) for source in (packed, files))
     for batch, other in zip(batches, others, strict=True):
         assert batch.index.tolist() == other.index.tolist()
         assert batch.label.tolist() == other.label.tolist()

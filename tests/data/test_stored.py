@@ -246,7 +246,7 @@ def draw_shrinking(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, in
     return size, (starts[0], starts[1], sides[0], sides[1]), (wanted[0], wanted[1])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(draw_shrinking())
 @example(((1792, 1792), (0, 0, 1785, 1785), (224, 224)))
 @example(((16, 16), (0, 0, 16, 11), (2, 2)))
@@ -259,7 +259,7 @@ def test_a_shrunk_box_is_as_large_as_was_asked_for(drawn: tuple) -> None:
     assert width <= box[3]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(draw_shrinking())
 @example(((1001, 799), (0, 0, 1000, 798), (120, 90)))
 def test_a_shrunk_boxs_edges_move_by_half_a_pixel_at_most(drawn: tuple) -> None:
@@ -416,7 +416,7 @@ def judge(decode: Callable[[], bytes]) -> str:
 def test_wherever_a_file_is_cut_it_is_never_taken_for_whole(oddity: str) -> None:
     """As `decode_image` judges it; and what failed once fails again, instead of showing the part that was there."""
     content = ODDITIES[oddity]
-    for length in range(0, len(content), max(1, len(content) // 40)):
+    for length in range(0, len(content), max(1, len(content) // 20)):
         cut = content[:length]
         expected = judge(lambda cut=cut: decode_image(cut, "cut.bin").tobytes())
         assert judge(lambda cut=cut: StoredImage(cut, "cut.bin").pixels().tobytes()) == expected, length

@@ -36,7 +36,7 @@ SHARES = st.floats(0.001, 1.0)
 SEEDS = st.integers(0, 5)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ONE | SEVERAL, SHARES, SHARES, SEEDS)
 def test_a_smaller_share_lies_within_a_larger_one(labels: Labels, first: float, second: float, seed: int) -> None:
     source = make_source(labels)
@@ -46,7 +46,7 @@ def test_a_smaller_share_lies_within_a_larger_one(labels: Labels, first: float, 
     assert small == sorted(small)  # in the order of the source
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ONE | SEVERAL, SHARES, SHARES, SEEDS)
 def test_a_smaller_share_of_each_class_lies_within_a_larger_one(labels: Labels, first: float, second: float, seed: int) -> None:
     source = make_source(labels)
@@ -62,7 +62,7 @@ def test_a_smaller_share_of_each_class_lies_within_a_larger_one(labels: Labels, 
         assert kept.tolist() == [max(1, round(low * count)) if count else 0 for count in total.tolist()]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ONE | SEVERAL, st.data(), SEEDS)
 def test_numbers_lie_within_one_another_and_within_shares(labels: Labels, data: st.DataObject, seed: int) -> None:
     source = make_source(labels)
@@ -131,7 +131,7 @@ def test_a_selection_is_a_source(labels: Labels) -> None:
         selection.read(3)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_a_selection_of_a_selection_is_one_of_the_whole(data: st.DataObject) -> None:
     source: Source = make_balanced(30)
@@ -209,7 +209,7 @@ def test_the_class_that_lacks_most_is_named() -> None:
     assert numbers(select(several, "2/class")) in ([0, 1], [0, 1, 2])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ONE | SEVERAL, st.floats(0.01, 0.99), SEEDS)
 def test_a_part_held_out_is_exact(labels: Labels, share: float, seed: int) -> None:
     source = make_source(labels)
