@@ -3,7 +3,6 @@
 import io
 import json
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 

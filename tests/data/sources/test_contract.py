@@ -165,12 +165,14 @@ def read_inherited(index: int) -> bytes:
     return read_pixels(inherited[0], index)
 
 
-def list_positions() -> dict[int, int]:
-    """Where in its file each descriptor of this process stands."""
-    positions = {}
+def list_positions(files: list[Path]) -> dict[int, int]:
+    """Where in its file each descriptor of this process stands that is open on one of the files."""
+    known, positions = {(status.st_dev, status.st_ino) for status in map(os.stat, files)}, {}
     for descriptor in range(256):
-        with suppress(OSError):  # closed, or no file
-            positions[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
+        with suppress(OSError):  # of a descriptor that is closed
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) in known:
+                positions[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
     return positions
 
 
@@ -179,10 +181,10 @@ def test_a_process_that_was_forked_moves_no_position_in_a_file(source: Source) -
     expected = {index: read_pixels(source, index) for index in list_some(source)}
     fork = get_context("fork")  # which hands the source over as it is, not pickled
     with ProcessPoolExecutor(1, mp_context=fork, initializer=inherited.append, initargs=(source,)) as pool:
-        before = list_positions()
+        before = list_positions(source.files())
         for index, pixels in reversed(expected.items()):  # so that it ends elsewhere
             assert pool.submit(read_inherited, index).result() == pixels
-        assert list_positions() == before
+        assert list_positions(source.files()) == before
 
 
 def test_its_files_exist(data: Data, source: Source) -> None:
