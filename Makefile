@@ -4,8 +4,9 @@ VENV := .venv
 BENCH := .venv-bench
 BIN := $(VENV)/bin
 INSTALL := install --quiet --constraint constraints.txt
-# Test processes share the cores among them, so each computes with one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+# Test processes share the cores among them, so each computes with one thread. Files stay whole, because their tests share
+# what takes long to make.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: demo test test-full check format bench clean
 

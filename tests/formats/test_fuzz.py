@@ -28,9 +28,6 @@ from tests.formats.originals import INDEX, SHARDS, find_source, save_originals
 from tests.formats.watching import judge, require_clean, watch
 from vitrine.formats import Checkpoint, load_checkpoint
 
-# One worker for all: it starts the server once.
-pytestmark = pytest.mark.xdist_group("fuzz")
-
 
 @dataclass(frozen=True)
 class Kind:

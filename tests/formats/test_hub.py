@@ -14,9 +14,6 @@ import pytest
 from tests.hub_server import Files, Hub, Repository, serve_hub
 from vitrine.formats.hub import is_hub_reference, parse_hub_reference
 
-# One worker for all tests here: they share four runs, each of which imports huggingface_hub anew.
-pytestmark = pytest.mark.xdist_group("hub")
-
 # Waits between attempts are added up instead of waited for.
 FETCH = """
 import json, sys, time, warnings

@@ -33,9 +33,6 @@ from vitrine.data.stored import StoredImage
 from vitrine.data.subset import Selection, select
 from vitrine.data.transforms import Augmentation
 
-# One worker for all tests here: they share what was made and opened, which for the generated data takes a second.
-pytestmark = pytest.mark.xdist_group("contract")
-
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "packed": make_packed,
     "cifar": make_cifar,

@@ -21,9 +21,6 @@ from vitrine.data.sources.hub import HubSource, Reference, list_hub_splits, open
 
 datasets = pytest.importorskip("datasets")
 
-# One worker for all tests here: they share runs, each of which imports datasets anew.
-pytestmark = pytest.mark.xdist_group("hub")
-
 TREE = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)(?:/(?P<folder>.+))?")
 
 # What is asked of each data set comes as JSON on the command line; answers go out one a line.
