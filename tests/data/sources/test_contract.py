@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from tests.data.sources.test_parquet import make_parquet
 from tests.data.sources.test_pets import make_pets
 from tests.data.sources.test_tar_shards import make_tar_shards
 from vitrine.data.config import AugmentConfig, LoaderConfig
+from vitrine.data.kind import order_splits
 from vitrine.data.loader import Loader
 from vitrine.data.opening import BUILT_IN, KINDS, Data, find_data, load_kind
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.reading import read_all
 from vitrine.data.source import Source
+from vitrine.data.sources.hub import name_splits, open_loaded
 from vitrine.data.stored import StoredImage
 from vitrine.data.subset import Selection, select
 from vitrine.data.transforms import Augmentation
@@ -52,10 +55,20 @@ def test_every_kind_is_listed() -> None:
     assert set(MAKERS) == set(KINDS)
 
 
-@pytest.fixture(scope="module", params=[*MAKERS, *BUILT_IN, "shapes:shape+colour@16"])
+@pytest.fixture(scope="module", params=[*MAKERS, *BUILT_IN, "shapes:shape+colour@16", "hub"])
 def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Data:
     name = request.param
+    if name == "hub":
+        return load_as_from_hub(make_parquet(tmp_path_factory.mktemp(name)), tmp_path_factory.mktemp("cache"))
     return find_data(MAKERS[name](tmp_path_factory.mktemp(name)) if name in MAKERS else name)
+
+
+def load_as_from_hub(folder: Path, cache: Path) -> Data:
+    """By the package `datasets`, as what comes from the hub, but from here."""
+    datasets = pytest.importorskip("datasets", reason="data of the hub needs the package datasets")
+    datasets.disable_progress_bars()
+    loaded = datasets.load_dataset(str(folder), cache_dir=str(cache))
+    return Data(str(folder), "hub", order_splits(name_splits(list(loaded))), partial(open_loaded, loaded, "data"))
 
 
 @pytest.fixture(scope="module")
