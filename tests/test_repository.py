@@ -11,6 +11,9 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"core"},
     "models": {"core"},
     "formats": {"core", "data", "models"},
+    "objectives": {"core", "data", "models"},
+    "train": {"core", "objectives"},
+    "evaluate": {"core", "data", "models"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 

@@ -1,0 +1,83 @@
+"""Losses against closed forms, and what happens to a batch on the way."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitrine.data.batch import Batch
+from vitrine.data.mixing import Mixing
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.models.registry import build_model
+from vitrine.objectives.config import SupervisedConfig
+from vitrine.objectives.supervised import Supervised, compute_hits, compute_losses
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 3.0]])
+SOFTMAX = SupervisedConfig()
+SIGMOID = SupervisedConfig(loss="sigmoid")
+
+
+def build_batch(labels: Tensor, step: int = 3) -> Batch:
+    images = torch.randint(0, 256, (len(labels), 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Batch(images, labels, torch.arange(len(labels)), step)
+
+
+def build_objective(config: SupervisedConfig = SOFTMAX, mixing: Mixing | None = None) -> Supervised:
+    torch.manual_seed(0)
+    model = build_model("ViT-Ti/8", width=16, depth=1, num_heads=2, mlp_dim=32, image_size=16, num_classes=3)
+    torch.nn.init.normal_(model.head.weight)
+    return Supervised(model, build_inception_preprocessing((16, 16)), config, mixing, seed=5)
+
+
+def test_softmax_is_minus_the_log_of_the_share() -> None:
+    first = math.exp(2) / (math.exp(2) + 1 + math.exp(-1))
+    second = math.exp(0.5) / (2 * math.exp(0.5) + math.exp(3))
+    expected = [-math.log(first), -math.log(second)]
+    assert compute_losses(LOGITS, torch.tensor([0, 1]), SOFTMAX).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_smoothing_moves_a_share_to_all_classes() -> None:
+    labels = torch.tensor([0, 1])
+    smoothed = torch.full((2, 3), 0.3 / 3)
+    smoothed[torch.arange(2), labels] += 0.7
+    expected = compute_losses(LOGITS, smoothed, SOFTMAX)
+    torch.testing.assert_close(compute_losses(LOGITS, labels, SupervisedConfig(label_smoothing=0.3)), expected)
+
+
+def test_sigmoid_is_a_sum_over_classes() -> None:
+    rows = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    expected = [
+        sum(math.log1p(math.exp(-z if t else z)) for z, t in zip(row, target, strict=True))
+        for row, target in zip(LOGITS.tolist(), rows.tolist(), strict=True)
+    ]
+    assert compute_losses(LOGITS, rows, SIGMOID).tolist() == pytest.approx(expected, rel=1e-5)
+    one = compute_losses(LOGITS, torch.tensor([2, 0]), SIGMOID)
+    torch.testing.assert_close(one, compute_losses(LOGITS, torch.eye(3)[[2, 0]], SIGMOID))
+
+
+def test_a_hit_is_the_label_or_one_of_them() -> None:
+    assert compute_hits(LOGITS, torch.tensor([0, 1])).tolist() == [True, False]
+    assert compute_hits(LOGITS, torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])).tolist() == [True, False]
+
+
+def test_it_normalises_and_means_over_the_batch() -> None:
+    objective, batch = build_objective(), build_batch(torch.tensor([0, 2, 1, 1]))
+    logits = objective.encoder(batch.image / 127.5 - 1)
+    output = objective(batch)
+    torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(logits, batch.label), rtol=1e-5, atol=1e-6)
+    assert output.metrics["accuracy"] == (logits.argmax(dim=1) == batch.label).float().mean()
+    assert not output.metrics["accuracy"].requires_grad
+    output.loss.backward()
+    assert all(parameter.grad is not None for parameter in objective.parameters())
+
+
+def test_mixing_is_for_training() -> None:
+    mixing = Mixing(mixup=1.0)
+    batch = build_batch(torch.tensor([0, 2, 1, 1]))
+    objective, plain = build_objective(mixing=mixing), build_objective()
+    images, targets = mixing.mix(batch.image, batch.label, 3, seed=5, step=3)
+    logits = objective.encoder(images * 2 - 1)
+    torch.testing.assert_close(objective(batch).loss, compute_losses(logits, targets, SOFTMAX).mean(), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(objective(batch).loss, objective(build_batch(batch.label, step=4)).loss)
+    torch.testing.assert_close(objective.eval()(batch).loss, plain.eval()(batch).loss)
