@@ -1,0 +1,65 @@
+"""How a run is optimised, as a frozen dataclass. No torch here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrine.core.checks import require_at_least, require_field_types, require_positive, require_rates
+
+OptimizerKind = Literal["adamw", "sgd"]
+DecayKind = Literal["constant", "linear", "cosine", "piecewise", "rsqrt"]
+DecayMask = Literal["kernels", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimizer, its learning rate over the run, and what of the model it trains."""
+
+    kind: OptimizerKind = "adamw"
+    learning_rate: float = 1e-3
+    """At its peak, the end of warm-up."""
+    weight_decay: float = 0.1
+    """Relative to the learning rate, as in the paper and in AdamW: a step takes away rate x decay of a weight."""
+    decay_mask: DecayMask = "kernels"
+    """What weights decay: matrices and convolutions only, as in big_vision, or all parameters."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    momentum: float = 0.9
+    """Of SGD."""
+    warmup_steps: int = 0
+    decay: DecayKind = "cosine"
+    final_rate: float = 1e-5
+    """Where a linear decay ends (ISS#2 of the released code); the others end where their form does."""
+    decay_at: tuple[float, ...] = (0.3, 0.6, 0.9)
+    """Shares of the run from which on a piecewise rate is a tenth of what it was: BiT's."""
+    rsqrt_timescale: int = 10_000
+    """Steps after warm-up in which an rsqrt rate halves its square."""
+    cooldown_steps: int = 0
+    """Last steps in which an rsqrt rate goes down to 0."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; None: they are not."""
+    layer_decay: float = 1.0
+    """Factor of the rate from each block to the one before it; 1: the same rate for all."""
+    frozen_blocks: int = 0
+    """How many of the first blocks, with the embedding before them, are not trained; -1: all but the head."""
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        require_positive(self, "learning_rate", "eps", "max_grad_norm", "layer_decay", "rsqrt_timescale")
+        require_at_least(self, 0, "warmup_steps", "cooldown_steps", "weight_decay", "final_rate")
+        require_at_least(self, -1, "frozen_blocks")
+        require_rates(self, "beta1", "beta2", "momentum")
+        if self.layer_decay > 1:
+            raise ValueError(f"layer_decay={self.layer_decay} must be at most 1: early layers learn more slowly, not faster.")
+        if not isinstance(self.decay_at, tuple) or not all(0 < share < 1 for share in self.decay_at):
+            raise ValueError(f"decay_at={self.decay_at!r} must be shares of the run between 0 and 1, as (0.3, 0.6, 0.9).")
+        if list(self.decay_at) != sorted(set(self.decay_at)):
+            raise ValueError(f"decay_at={self.decay_at} must rise from one share to the next.")
+
+    def require_room(self, total_steps: int) -> None:
+        """Warm-up and cooldown fit into a run of so many steps."""
+        if self.warmup_steps + self.cooldown_steps >= total_steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} and cooldown_steps={self.cooldown_steps} leave nothing of "
+                f"total_steps={total_steps}: lower them, or train longer."
+            )
