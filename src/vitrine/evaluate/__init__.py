@@ -1,0 +1,1 @@
+"""How good a model is. What is here measures and never trains."""

@@ -1,0 +1,72 @@
+"""Top-1, top-5 and loss of a model over images with labels.
+
+Letters: B images, K classes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.data.batch import Batch
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.models.model import Model
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Of images that have a label; those of sets with none (ReaL) do not count."""
+
+    num_images: int
+    top1: float
+    """Share in 0..1 whose first answer is the label, or one of several."""
+    top5: float
+    """Share with such an answer among the first five."""
+    loss: float | None
+    """Mean softmax cross-entropy; None where images have several labels, of which it says nothing."""
+
+
+def evaluate_classification(
+    model: Model, preprocessing: Preprocessing, batches: Iterable[Batch], device: torch.device | str = "cpu"
+) -> Classification:
+    """Over batches that bring every image once, as `Loader.read_once` does; the model stays in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        counts = [measure_batch(model, preprocessing, batch.to(device)) for batch in batches]
+    finally:
+        model.train(was_training)
+    num_images, hits1, hits5, loss = torch.stack(counts).sum(dim=0).tolist() if counts else (0, 0, 0, 0)
+    if num_images == 0:
+        raise ValueError("There is no image with a label to evaluate on: check the data and its split.")
+    return Classification(
+        num_images=int(num_images),
+        top1=hits1 / num_images,
+        top5=hits5 / num_images,
+        loss=None if loss != loss else loss / num_images,
+    )
+
+
+@torch.inference_mode()
+def measure_batch(model: Model, preprocessing: Preprocessing, batch: Batch) -> Tensor:
+    """Images that count, hits of the first answer, hits of the first five, and the sum of losses (4), on the device."""
+    logits = model(preprocessing.normalise(batch.image)).float()  # (B, K)
+    hits = find_hits(logits, batch.label)  # (B, 5 or less)
+    if batch.label.is_floating_point():
+        counts = batch.label.sum(dim=1) > 0
+        loss = logits.new_tensor(float("nan"))
+    else:
+        counts = torch.ones_like(batch.label, dtype=torch.bool)
+        loss = F.cross_entropy(logits, batch.label, reduction="sum")
+    hits = hits & counts[:, None]
+    return torch.stack([counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), loss.double()]).double()
+
+
+def find_hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """For each of the first five answers, best first, whether it is the label or one of them."""
+    answers = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    if labels.is_floating_point():
+        return torch.gather(labels, 1, answers) > 0
+    return answers == labels[:, None]
