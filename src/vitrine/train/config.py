@@ -29,7 +29,7 @@ class OptimConfig:
     warmup_steps: int = 0
     decay: DecayKind = "cosine"
     final_rate: float = 1e-5
-    """Where a linear decay ends (ISS#2 of the released code); the others end where their form does."""
+    """Where a linear decay ends (issue 2 of vision_transformer); the others end where their form does."""
     decay_at: tuple[float, ...] = (0.3, 0.6, 0.9)
     """Shares of the run from which on a piecewise rate is a tenth of what it was: BiT's."""
     rsqrt_timescale: int = 10_000
