@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, match_labels
 
 
 def build_batch() -> Batch:
@@ -68,3 +68,10 @@ def test_a_batch_passes_through_a_loader_and_a_pickle() -> None:
 def test_a_batch_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         build_batch().step = 8
+
+
+def test_an_answer_is_right_if_it_is_the_label_or_one_of_them() -> None:
+    answers = torch.tensor([[2, 0], [1, 2]])
+    assert match_labels(answers, torch.tensor([0, 1])).tolist() == [[False, True], [True, False]]
+    several = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    assert match_labels(answers, several).tolist() == [[True, True], [False, False]]

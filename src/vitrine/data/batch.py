@@ -6,6 +6,13 @@ import torch
 from torch import Tensor
 
 
+def match_labels(answers: Tensor, labels: Tensor) -> Tensor:
+    """For each of several answers to each image (B, A), whether it is the label (B), or one of the labels (B, K)."""
+    if labels.is_floating_point():
+        return torch.gather(labels, 1, answers) > 0
+    return answers == labels[:, None]
+
+
 @dataclass(frozen=True)
 class Batch:
     """B samples, or, of several processes, this one's part of them."""

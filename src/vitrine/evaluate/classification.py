@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, match_labels
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.model import Model
 
@@ -53,7 +53,8 @@ def evaluate_classification(
 def measure_batch(model: Model, preprocessing: Preprocessing, batch: Batch) -> Tensor:
     """Images that count, hits of the first answer, hits of the first five, and the sum of losses (4), on the device."""
     logits = model(preprocessing.normalise(batch.image)).float()  # (B, K)
-    hits = find_hits(logits, batch.label)  # (B, 5 or less)
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = match_labels(best, batch.label)  # (B, 5 or less)
     if batch.label.is_floating_point():
         counts = batch.label.sum(dim=1) > 0
         loss = logits.new_tensor(float("nan"))
@@ -62,11 +63,3 @@ def measure_batch(model: Model, preprocessing: Preprocessing, batch: Batch) -> T
         loss = F.cross_entropy(logits, batch.label, reduction="sum")
     hits = hits & counts[:, None]
     return torch.stack([counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), loss.double()]).double()
-
-
-def find_hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """For each of the first five answers, best first, whether it is the label or one of them."""
-    answers = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    if labels.is_floating_point():
-        return torch.gather(labels, 1, answers) > 0
-    return answers == labels[:, None]

@@ -3,11 +3,10 @@
 Letters: B images, K classes.
 """
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, match_labels
 from vitrine.data.mixing import Mixing
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.model import Model
@@ -51,7 +50,4 @@ def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) ->
 
 def compute_hits(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether the first answer is the label, or one of several (B)."""
-    answers = logits.argmax(dim=1)
-    if not labels.is_floating_point():
-        return answers == labels
-    return torch.gather(labels, 1, answers[:, None])[:, 0] > 0
+    return match_labels(logits.argmax(dim=1, keepdim=True), labels)[:, 0]
