@@ -17,11 +17,9 @@ from vitrine.data.names import Names
 from vitrine.data.opening import Data
 from vitrine.data.reading import read_all
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.packed import DESCRIPTION, FORMAT, IMAGES, INDEX, Description, take_stamps
+from vitrine.data.sources.packed import DESCRIPTION, FORMAT, IMAGES, INDEX, OWN_FILES, Description, take_stamps
 from vitrine.data.stored import StoredImage
 from vitrine.data.subset import Selection
-
-OWN_FILES = (IMAGES, INDEX, DESCRIPTION)
 
 
 @dataclass(frozen=True)

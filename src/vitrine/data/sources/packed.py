@@ -23,7 +23,7 @@ from vitrine.data.kind import Kind
 from vitrine.data.names import Names
 from vitrine.data.source import MAX_BLOCK_SIDE, Labels, Source
 
-IMAGES, INDEX, DESCRIPTION = "images.bin", "index.npz", "pack.json"
+IMAGES, INDEX, DESCRIPTION = OWN_FILES = "images.bin", "index.npz", "pack.json"
 FORMAT = 1
 MAX_STAMPS = 10_000
 GONE = [-1, -1]  # the stamp of what is not there
@@ -90,10 +90,10 @@ class PackedSource(Source):
         return self.names[index]
 
     def files(self) -> list[Path]:
-        return [self.path / name for name in (IMAGES, INDEX, DESCRIPTION)]
+        return [self.path / name for name in OWN_FILES]
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
-        """Where all images are small and of one size: they lie one after another."""
+        """Where all images are small squares of one size: they lie one after another."""
         if not self.is_block:
             return None
         shape = int(self.heights[0]), int(self.widths[0]), self.num_channels
@@ -103,7 +103,7 @@ class PackedSource(Source):
 
 def is_packed(path: Path) -> bool:
     """Two of its files make one: of the third we then say that it is missing."""
-    return sum(os.path.isfile(path / name) for name in (IMAGES, INDEX, DESCRIPTION)) >= 2
+    return sum(os.path.isfile(path / name) for name in OWN_FILES) >= 2
 
 
 def list_packed_splits(path: Path) -> tuple[str, ...]:
