@@ -7,7 +7,6 @@ thread. The plain pipeline is: open, convert to RGB, resize with a box, float32 
 bytes, because normalising is the device's work; a row of its own adds it on the processor.
 """
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,8 +22,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from measure import measure
-from peers import load_module
+from measure import Figure, compute_figures, measure
+from peers import OURS, describe_absence, load_module
 from vitrine.core.files import write_json
 from vitrine.data.config import AugmentConfig, LoaderConfig
 from vitrine.data.crops import draw_inception_boxes
@@ -36,17 +35,8 @@ from vitrine.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessin
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.transforms import Augmentation
 
-OURS, NORMALISED, PLAIN, TORCHVISION = "vitrine", "vitrine, normalised here", "plain", "torchvision v2"
+NORMALISED, PLAIN, TORCHVISION = f"{OURS}, normalised here", "plain", "torchvision v2"
 MEAN, STD = (np.array(values, dtype=np.float32) for values in (IMAGENET_MEAN, IMAGENET_STD))
-
-
-@dataclass(frozen=True)
-class Figure:
-    contestant: str
-    images_per_second: float
-    ratio: float
-    """Its time by ours: above 1, it is slower."""
-    ratio_quartiles: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ def main(
         for setting in build_settings(data, Path(folder)):
             steps = build_steps(setting, torchvision)
             seconds = measure(steps, rounds, setting.name)
-            results[setting.name] = report(setting, summarise(seconds, setting.batch_size))
+            results[setting.name] = report(setting, compute_figures(seconds))
     if missing is not None:
         Console().print(f"missing: torchvision ({missing})", markup=False)
     if json is not None:
@@ -150,7 +140,7 @@ def find_torchvision() -> tuple[Any, str | None]:
     try:
         return load_module("torchvision.transforms.v2"), None
     except Exception as error:  # whatever stops a peer is to be named, not to stop the others
-        return None, " ".join(f"{type(error).__name__}: {error}".split())
+        return None, describe_absence(error)
 
 
 def build_torchvision(v2: Any, setting: Setting) -> Callable[[Image.Image], torch.Tensor]:
@@ -161,16 +151,6 @@ def build_torchvision(v2: Any, setting: Setting) -> Callable[[Image.Image], torc
     return v2.Compose([*steps, v2.Normalize(IMAGENET_MEAN, IMAGENET_STD)])
 
 
-def summarise(seconds: list[dict[str, float]], batch_size: int) -> list[Figure]:
-    figures = []
-    for name in seconds[0]:
-        ratios = [times[name] / times[OURS] for times in seconds]
-        lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-        speed = batch_size / statistics.median(times[name] for times in seconds)
-        figures.append(Figure(name, speed, median, (lower, upper)))
-    return figures
-
-
 def report(setting: Setting, figures: list[Figure]) -> list[Figure]:
     table = Table(title=setting.name, title_justify="left")
     table.add_column("contestant")
@@ -178,11 +158,11 @@ def report(setting: Setting, figures: list[Figure]) -> list[Figure]:
         table.add_column(column, justify="right")
     for figure in figures:
         lower, upper = figure.ratio_quartiles
-        speed = f"{figure.images_per_second:,.0f}"
-        table.add_row(figure.contestant, speed, f"{figure.ratio:.2f}", f"{lower:.2f} .. {upper:.2f}")
+        speed = f"{1000 * setting.batch_size / figure.median_ms:,.0f}"
+        table.add_row(figure.name, speed, f"{figure.ratio:.2f}", f"{lower:.2f} .. {upper:.2f}")
     console = Console()
     console.print(table)
-    plain = next(figure for figure in figures if figure.contestant == PLAIN)
+    plain = next(figure for figure in figures if figure.name == PLAIN)
     verdict = "met" if plain.ratio >= setting.needed else "missed"
     console.print(f"{plain.ratio:.2f} times the plain pipeline (needs >= {setting.needed:g}: {verdict})\n")
     return figures

@@ -110,14 +110,19 @@ def time_step(step: Step, num_calls: int) -> float:
 
 
 def summarise(setting: Setting, seconds: list[dict[str, float]]) -> Comparison:
+    *contestants, floor = compute_figures(seconds)
+    return Comparison(setting, contestants, floor)
+
+
+def compute_figures(seconds: list[dict[str, float]]) -> list[Figure]:
+    """Of every contestant over the rounds, in their order."""
     figures = []
     for name in seconds[0]:
         ratios = [times[name] / times[OURS] for times in seconds]
         lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
         median_ms = 1000 * statistics.median(times[name] for times in seconds)
         figures.append(Figure(name, median_ms, median, (lower, upper)))
-    *contestants, floor = figures
-    return Comparison(setting, contestants, floor)
+    return figures
 
 
 def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:

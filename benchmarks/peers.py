@@ -141,10 +141,14 @@ def find_peers() -> tuple[list[Peer], dict[str, str]]:
         try:
             load_module(peer.module)
         except Exception as error:  # whatever stops a peer is to be named, not to stop the others
-            missing[peer.package] = " ".join(f"{type(error).__name__}: {error}".split())
+            missing[peer.package] = describe_absence(error)
         else:
             found.append(peer)
     return found, missing
+
+
+def describe_absence(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def compute_versions(peers: list[Peer]) -> dict[str, str]:
