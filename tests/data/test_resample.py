@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
@@ -36,13 +35,7 @@ LARGE: list[tuple[Size, Size]] = [((100, 80), (50, 60)), ((65, 65), (65, 64)), (
 TOLERANCE = {"bilinear": 2, "bicubic": 2}
 
 
-@pytest.fixture(autouse=True)
-def _torch_warns_always() -> Iterator[None]:
-    """Of an array that cannot be written to torch warns once in a process, which another test may have used up."""
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    yield
-    torch.set_warn_always(before)
+pytestmark = pytest.mark.usefixtures("torch_warns_always")
 
 
 def build_block(num_images: int, size: Size, num_channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -23,13 +22,7 @@ CROPS: tuple[CropKind, ...] = ("inception", "random", "pad", "none")
 Size = tuple[int, int]
 
 
-@pytest.fixture(autouse=True)
-def _torch_warns_always() -> Iterator[None]:
-    """Of an array that cannot be written to torch warns once in a process, which another test may have used up."""
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    yield
-    torch.set_warn_always(before)
+pytestmark = pytest.mark.usefixtures("torch_warns_always")
 
 
 def build_block(num_images: int, size: Size, num_channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.sources.failing import fail_to_open
 from vitrine.core.notices import Notice
 from vitrine.data.decode import BadImage
 from vitrine.data.sources import parquet
@@ -64,12 +65,7 @@ def make_parquet(folder: Path) -> Path:
 
 
 def fails(path: Path, split: str | None = None) -> str:
-    with pytest.raises((ValueError, FileNotFoundError)) as caught:
-        KIND.open(path, split)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert type(caught.value) in (ValueError, FileNotFoundError)
-    return text
+    return fail_to_open(KIND, path, split)
 
 
 def test_splits_of_the_hub(tmp_path: Path) -> None:
