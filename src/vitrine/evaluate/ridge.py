@@ -1,0 +1,139 @@
+"""Regularised least squares from features to classes, in closed form (arXiv:2010.11929, section 4.1).
+
+The paper gives the targets, -1 and 1. Standardising and the constant feature are big_vision's (`fewshot_lsr`), which computes
+in single precision. Letters: N images, D features, K classes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CONSTANT_FEATURE = 100.0  # carries the bias; so large that the penalty on its weight hardly counts
+PENALTIES = (0.03, 0.1, 0.3, 1.0)  # to choose from for a head, times the number of images
+SCALES = (0.1, 200.0)  # within which the scores of a head are scaled
+SMALLEST_STD = 1e-5  # added to every std, so that a feature that never varies is not divided by zero
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """Mean 0 and std 1 for the features that it was fitted to, and the same change for any others."""
+
+    mean: Tensor
+    """float64 (D)."""
+    std: Tensor
+    """float64 (D), with `SMALLEST_STD` added."""
+
+    @classmethod
+    def fit(cls, features: Tensor) -> "Standardiser":
+        """Of features (N, D). The std divides by N, not N - 1."""
+        if features.ndim != 2 or features.numel() == 0:
+            shape = tuple(features.shape)
+            raise ValueError(f"Features of shape {shape} cannot be standardised: give (N, D), of at least one image.")
+        mean = features.mean(dim=0, dtype=torch.float64)
+        std = (features - mean).square_().mean(dim=0).sqrt() + SMALLEST_STD
+        if not std.isfinite().all():
+            raise ValueError("Features are infinite or not a number, and finite ones were needed: check the model's weights.")
+        return cls(mean, std)
+
+    def apply(self, features: Tensor) -> Tensor:
+        """float64 (N, D)."""
+        return (features - self.mean).div_(self.std)
+
+
+class RidgeProblem:
+    """Factorised once, after which the weights for any strength of the penalty cost one product of matrices.
+
+    With Z the standardised features and the constant one, and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or
+    Z'(ZZ' + l2)^-1 Y, which are equal; whichever matrix is smaller is decomposed.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
+        """From features (N, D) and labels int64 (N), where they are: a device that has double precision."""
+        require_one_class_each(labels, num_classes, "The labels")
+        if len(features) != len(labels):
+            raise ValueError(f"{len(features)} rows of features but {len(labels)} labels: give as many of each.")
+        self.standardiser = Standardiser.fit(features)
+        z = F.pad(self.standardiser.apply(features), (0, 1), value=CONSTANT_FEATURE)  # (N, D + 1)
+        targets = F.one_hot(labels, num_classes).double() * 2 - 1  # (N, K)
+        # None of the eigenvalues is negative but for rounding, which a small l2 would not hide.
+        if z.shape[0] >= z.shape[1]:
+            eigenvalues, vectors = torch.linalg.eigh(z.T @ z)
+            self.eigenvalues = eigenvalues.clamp(min=0)
+            self.left, self.right = vectors, vectors.T @ (z.T @ targets)
+            self.leverages = (z @ vectors).square_()
+        else:
+            eigenvalues, vectors = torch.linalg.eigh(z @ z.T)
+            self.eigenvalues = eigenvalues.clamp(min=0)
+            self.left, self.right = z.T @ vectors, vectors.T @ targets
+            self.leverages = vectors.square() * self.eigenvalues
+        self.z, self.targets = z, targets
+
+    def solve(self, l2: float) -> Tensor:
+        """Weights float64 (D + 1, K), the last row that of the constant feature."""
+        if not (l2 > 0 and math.isfinite(l2)):
+            raise ValueError(f"l2={l2} must be a finite number above 0, as 1024.")
+        return (self.left / (self.eigenvalues + l2)) @ self.right
+
+    def predict_left_out(self, l2: float) -> Tensor:
+        """Scores float64 (N, K) of each image by the weights that were fitted without it: no second fit is needed for that."""
+        fitted = self.z @ self.solve(l2)
+        leverage = (self.leverages / (self.eigenvalues + l2)).sum(
+            dim=1, keepdim=True
+        )  # how much an image decides its own score
+        return (fitted - leverage * self.targets) / (1 - leverage)
+
+
+def compute_scores(features: Tensor, standardiser: Standardiser, weights: Tensor) -> Tensor:
+    """float64 (N, K): how much each class is the answer, from features as they come."""
+    return standardiser.apply(features) @ weights[:-1] + CONSTANT_FEATURE * weights[-1]
+
+
+def fold_into_linear(standardiser: Standardiser, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The same scores as one linear layer on features as they come: weight (K, D) and bias (K), float32.
+
+    In single precision digits are lost where a feature's mean is far larger than its std.
+    """
+    weight = (weights[:-1] / standardiser.std[:, None]).T
+    bias = CONSTANT_FEATURE * weights[-1] - weight @ standardiser.mean
+    return weight.float().contiguous(), bias.float()
+
+
+def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
+    """`what` begins the sentence, as "The labels"."""
+    if num_classes < 2:
+        raise ValueError(f"num_classes={num_classes} must be at least 2: with fewer there is nothing to tell apart.")
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise ValueError(
+            f"{what} are {labels.dtype} of shape {tuple(labels.shape)}, and one class for each image, int64 (N), was needed: "
+            "take data whose images do not have several classes."
+        )
+    if len(labels) == 0:
+        raise ValueError(f"{what} are of no images, and at least one was needed: check the data and its split.")
+    lowest, highest = labels.min().item(), labels.max().item()
+    if lowest < 0 or highest >= num_classes:
+        raise ValueError(
+            f"{what} go from {lowest} to {highest}, and 0 to {num_classes - 1} was needed: check num_classes={num_classes}."
+        )
+
+
+def fit_linear_layer(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Weight (K, D) and bias (K), float32, of a head for softmax whose answers are those of the closed form.
+
+    Least squares says nothing of how sure to be. So the scores are scaled, and the penalty chosen, for the least cross-entropy
+    of images that were left out of the fit.
+    """
+    problem = RidgeProblem(features, labels, num_classes)
+    found = {share: scale_for_softmax(problem.predict_left_out(share * len(labels)), labels) for share in PENALTIES}
+    share = min(found, key=lambda share: found[share][1])
+    return fold_into_linear(problem.standardiser, found[share][0] * problem.solve(share * len(labels)))
+
+
+def scale_for_softmax(scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The factor of least cross-entropy, which is convex in it, and that cross-entropy."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(lambda scale: F.cross_entropy(scale * scores, labels).item(), bounds=SCALES, method="bounded")
+    return float(found.x), float(found.fun)

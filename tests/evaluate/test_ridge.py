@@ -1,0 +1,116 @@
+"""Against scikit-learn's ridge regression, on the same standardised features."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.evaluate.ridge import RidgeProblem, Standardiser, compute_scores, fit_linear_layer, fold_into_linear
+
+NUM_CLASSES = 5
+SHAPES = ((200, 12), (13, 12), (12, 12), (30, 100), (1, 4))  # (13, 12) and (12, 12): either side of the change of formula
+
+
+def draw_problem(num_images: int, num_features: int) -> tuple[Tensor, Tensor]:
+    """Features of different means and scales, one of which never varies."""
+    generator = torch.Generator().manual_seed(num_images)
+    features = torch.randn(num_images, num_features, generator=generator) * torch.linspace(0.1, 30, num_features)
+    features += torch.linspace(-50, 50, num_features)
+    features[:, 1] = 0.3
+    return features, torch.randint(0, NUM_CLASSES, (num_images,), generator=generator)
+
+
+def standardise(features: Tensor, others: Tensor) -> np.ndarray:
+    """The others as numpy does it, with the constant behind them."""
+    x = features.numpy().astype(np.float64)
+    standardised = (others.numpy() - x.mean(axis=0)) / (x.std(axis=0) + 1e-5)
+    return np.column_stack([standardised, np.full(len(others), 100.0)])
+
+
+@pytest.mark.parametrize(("num_images", "num_features"), SHAPES)
+def test_weights_are_scikit_learn_s_for_any_l2(num_images: int, num_features: int) -> None:
+    features, labels = draw_problem(num_images, num_features)
+    problem = RidgeProblem(features, labels, NUM_CLASSES)
+    targets = 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
+    for l2 in (1e-2, 1.0, 1024.0, 2.0**20):
+        reference = Ridge(alpha=l2, fit_intercept=False, solver="svd").fit(standardise(features, features), targets)
+        found = problem.solve(l2)
+        assert found.dtype == torch.float64
+        np.testing.assert_allclose(found.numpy(), reference.coef_.T, rtol=1e-6, atol=1e-9)  # some weights are 0
+
+
+@pytest.mark.parametrize(("num_images", "num_features"), SHAPES)
+def test_scores_and_the_folded_layer_are_the_prediction(num_images: int, num_features: int) -> None:
+    features, labels = draw_problem(num_images, num_features)
+    others, _ = draw_problem(num_images + 1, num_features)
+    problem = RidgeProblem(features, labels, NUM_CLASSES)
+    weights = problem.solve(8.0)
+    scores = compute_scores(others, problem.standardiser, weights)
+    np.testing.assert_allclose(scores.numpy(), standardise(features, others) @ weights.numpy(), rtol=1e-9, atol=1e-9)
+    weight, bias = fold_into_linear(problem.standardiser, weights)
+    assert weight.shape == (NUM_CLASSES, num_features)
+    folded = F.linear(others, weight, bias)
+    assert folded.dtype == torch.float32
+    # Single precision: means are up to 500 times the std.
+    torch.testing.assert_close(folded.double(), scores, rtol=1e-5, atol=1e-4)
+
+
+def test_features_stay_as_they_are() -> None:
+    features = torch.randn(6, 3, dtype=torch.float64)
+    before = features.clone()
+    problem = RidgeProblem(features, torch.tensor([0, 1, 2, 0, 1, 2]), 3)
+    compute_scores(features, problem.standardiser, problem.solve(1.0))
+    assert torch.equal(features, before)
+
+
+def test_mistakes_are_said_in_a_sentence() -> None:
+    features, labels = draw_problem(20, 4)
+    with pytest.raises(ValueError, match=r"20 rows of features but 19 labels"):
+        RidgeProblem(features, labels[:19], NUM_CLASSES)
+    with pytest.raises(ValueError, match=r"labels go from 0 to 4, and 0 to 3 was needed: check num_classes=4"):
+        RidgeProblem(features, labels, 4)
+    with pytest.raises(ValueError, match=r"labels go from -1 to 4"):
+        RidgeProblem(features, torch.where(labels == 0, -1, labels), NUM_CLASSES)
+    with pytest.raises(ValueError, match=r"float32 of shape \(20, 5\), and one class for each image"):
+        RidgeProblem(features, F.one_hot(labels, NUM_CLASSES).float(), NUM_CLASSES)
+    with pytest.raises(ValueError, match=r"num_classes=1 must be at least 2"):
+        RidgeProblem(features, torch.zeros(20, dtype=torch.int64), 1)
+    with pytest.raises(ValueError, match=r"of no images"):
+        RidgeProblem(features[:0], labels[:0], NUM_CLASSES)
+    with pytest.raises(ValueError, match=r"Features of shape \(20,\) cannot be standardised"):
+        Standardiser.fit(features[:, 0])
+    with pytest.raises(ValueError, match=r"infinite or not a number"):
+        RidgeProblem(features / 0, labels, NUM_CLASSES)
+    for l2 in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"l2=.* must be a finite number above 0"):
+            RidgeProblem(features, labels, NUM_CLASSES).solve(l2)
+
+
+@pytest.mark.parametrize(("num_images", "num_features"), [(60, 5), (12, 30)])
+def test_left_out_scores_are_those_of_a_fit_without_the_image(num_images: int, num_features: int) -> None:
+    problem = RidgeProblem(*draw_problem(num_images, num_features), NUM_CLASSES)
+    left_out = problem.predict_left_out(2.0).numpy()
+    z, targets = problem.z.numpy(), problem.targets.numpy()
+    for image in range(0, num_images, 5):
+        others = np.arange(num_images) != image
+        ridge = Ridge(alpha=2.0, fit_intercept=False, solver="svd").fit(z[others], targets[others])
+        np.testing.assert_allclose(left_out[image], ridge.predict(z[[image]])[0], rtol=1e-6, atol=1e-8)
+
+
+def test_linear_layer_is_right_and_as_sure_as_it_should_be() -> None:
+    """On blobs that overlap, where the best a linear layer can do is known from many samples."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 3
+    centres = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    features = centres[labels] + torch.randn(600, 2, generator=generator) + 7
+    weight, bias = fit_linear_layer(features[:300], labels[:300], 3)
+    logits, truth = features[300:] @ weight.T + bias, labels[300:]
+    reference = LogisticRegression(C=1e6).fit(features[:300], labels[:300])
+    assert (logits.argmax(dim=1) == truth).float().mean() > reference.score(features[300:], truth) - 0.03
+    loss = F.cross_entropy(logits, truth)
+    assert loss < F.cross_entropy(2 * logits, truth)
+    assert loss < F.cross_entropy(logits / 2, truth)
+    assert loss < log_loss(truth, reference.predict_proba(features[300:])) + 0.08
