@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -75,3 +76,40 @@ def test_an_answer_is_right_if_it_is_the_label_or_one_of_them() -> None:
     assert match_labels(answers, torch.tensor([0, 1])).tolist() == [[False, True], [True, False]]
     several = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     assert match_labels(answers, several).tolist() == [[True, True], [False, False]]
+
+
+def number_images(num_images: int) -> Batch:
+    numbers = torch.arange(num_images)
+    return Batch(numbers.to(torch.uint8).view(-1, 1, 1, 1), numbers + 100, numbers + 200, step=7, skipped=("a.jpg",))
+
+
+@pytest.mark.parametrize("num_images", [1, 2, 7, 8, 64])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 100])
+def test_parts_are_the_batch_one_after_another_and_nearly_equal(num_images: int, num_parts: int) -> None:
+    batch = number_images(num_images)
+    parts = batch.split(num_parts)
+    for name in ("image", "label", "index"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
+    sizes = [len(part) for part in parts]
+    assert len(sizes) == min(num_images, num_parts)  # none is empty: a mean over no image is not a number
+    assert max(sizes) - min(sizes) <= 1
+    assert {(part.step, part.skipped) for part in parts} == {(7, ("a.jpg",))}
+
+
+def test_parts_of_an_even_division_are_numpy_s() -> None:
+    batch = number_images(12)
+    expected = np.split(np.arange(200, 212), 4)
+    assert [part.index.tolist() for part in batch.split(4)] == [part.tolist() for part in expected]
+
+
+def test_parts_keep_rows_of_labels_and_the_layout_of_pixels() -> None:
+    images = torch.zeros(4, 3, 6, 5, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    first, second = Batch(images, torch.eye(4), torch.arange(4), step=0).split(2)
+    assert torch.equal(first.label, torch.eye(4)[:2])
+    assert torch.equal(second.label, torch.eye(4)[2:])
+    assert second.image.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_one_part_is_the_batch_itself() -> None:
+    batch = number_images(3)
+    assert batch.split(1) == [batch]

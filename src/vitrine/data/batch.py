@@ -1,5 +1,6 @@
 """What a training step, or an evaluation, is given."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,6 +30,14 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def split(self, num_parts: int) -> list["Batch"]:
+        """In equal parts, as far as that goes, one after another."""
+        if num_parts == 1:
+            return [self]
+        bounds = [len(self) * part // num_parts for part in range(num_parts + 1)]
+        parts = [slice(start, end) for start, end in itertools.pairwise(bounds) if start < end]
+        return [replace(self, image=self.image[part], label=self.label[part], index=self.index[part]) for part in parts]
 
     def to(self, device: torch.device | str) -> "Batch":
         image, label = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.label))

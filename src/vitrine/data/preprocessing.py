@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitrine.core.checks import is_whole, require_field_types
 
 if TYPE_CHECKING:
+    import torch
     from PIL import Image
     from torch import Tensor
 
@@ -117,11 +118,21 @@ class Preprocessing:
             return self.crop[0], start[1] * self.crop[0] // start[0]
         return start[0] * self.crop[1] // start[1], self.crop[1]
 
-    def normalise(self, images: "Tensor") -> "Tensor":
+    def build_constants(
+        self, dtype: "torch.dtype | None" = None, device: "torch.device | None" = None
+    ) -> tuple["Tensor", "Tensor"]:
+        """Mean and deviation (C, 1, 1), of float32 unless another is asked for."""
+        import torch
+
+        mean, std = (torch.tensor(each, dtype=dtype, device=device).view(-1, 1, 1) for each in (self.mean, self.std))
+        return mean, std
+
+    def normalise(self, images: "Tensor", constants: tuple["Tensor", "Tensor"] | None = None) -> "Tensor":
         """(x - mean) / std over (.., C, H, W), where they are: bytes give float32, and are divided by 255 first.
 
         Floating-point images are in 0..1 already and keep their dtype; half precision is left for the arithmetic, because
-        the means themselves would lose digits in it.
+        the means themselves would lose digits in it. `constants` are those of `build_constants` where the
+        images are, for callers who normalise often.
         """
         import torch
 
@@ -132,7 +143,7 @@ class Preprocessing:
         if not is_bytes and not images.is_floating_point():
             raise ValueError(f"images of {images.dtype} must be uint8, in 0..255, or floating-point, in 0..1: convert them.")
         values = images.float() if images.element_size() < 4 else images
-        mean, std = (values.new_tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))  # (C, 1, 1)
+        mean, std = constants or self.build_constants(values.dtype, values.device)
         if is_bytes:  # what was made of them is ours alone: in place it takes half the time and less
             return values.div_(255).sub_(mean).div_(std)
         return ((values - mean) / std).to(images.dtype)

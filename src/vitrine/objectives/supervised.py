@@ -21,9 +21,7 @@ class Supervised(Objective):
         self, model: Model, preprocessing: Preprocessing, config: SupervisedConfig, mixing: Mixing | None = None, seed: int = 0
     ) -> None:
         """`mixing` is done in training only, with shares that are a function of the seed and the step."""
-        super().__init__()
-        self.encoder = model
-        self.preprocessing = preprocessing
+        super().__init__(model, preprocessing)
         self.config = config
         self.mixing = mixing
         self.seed = seed
@@ -33,7 +31,7 @@ class Supervised(Objective):
         if self.training and self.mixing is not None:
             num_classes = self.encoder.config.num_classes
             images, targets = self.mixing.mix(images, targets, num_classes, seed=self.seed, step=batch.step)
-        logits = self.encoder(self.preprocessing.normalise(images))  # (B, K)
+        logits = self.classify(images)  # (B, K)
         loss = compute_losses(logits, targets, self.config).mean()
         return LossOutput(loss, {"accuracy": compute_hits(logits, batch.label).float().mean().detach()})
 
