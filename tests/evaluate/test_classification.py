@@ -1,5 +1,6 @@
 """Against scikit-learn, and on released weights."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from vitrine.data.loader import Loader
 from vitrine.data.opening import open_data
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.data.transforms import Evaluation
-from vitrine.evaluate.classification import evaluate_classification
+from vitrine.evaluate.classification import count_hits, evaluate_classification, evaluating, summarise_counts
 from vitrine.formats.load import load_checkpoint
 
 PREPROCESSING = build_inception_preprocessing((8, 8))
@@ -72,6 +73,64 @@ def test_fewer_than_five_classes_and_nothing_to_evaluate() -> None:
         evaluate_classification(Linear(3), PREPROCESSING, draw_batches(torch.zeros(4, 3), 2))
     with pytest.raises(ValueError, match="no image with a label"):
         evaluate_classification(Linear(3), PREPROCESSING, [])
+
+
+def test_counts_of_parts_add_up_to_the_whole() -> None:
+    """Each of several processes counts its own images, and may have more of them than another, or none."""
+    labels = torch.randint(0, 12, (23,), generator=torch.Generator().manual_seed(3))
+    model, whole = Linear(12).eval(), draw_batches(labels, 23)
+    found = evaluate_classification(model, PREPROCESSING, whole)
+    for bounds in ((0, 23, 23), (0, 1, 23), (0, 7, 7, 20, 23)):
+        parts = [slice_batch(whole[0], start, end) for start, end in itertools.pairwise(bounds)]
+        counts = sum(count_hits(lambda images: model(PREPROCESSING.normalise(images)), [part], "cpu") for part in parts)
+        summary = summarise_counts(counts)
+        assert (summary.num_images, summary.top1, summary.top5) == (23, found.top1, found.top5)
+        assert summary.loss == pytest.approx(found.loss, rel=1e-6)
+
+
+def slice_batch(batch: Batch, start: int, end: int) -> Batch:
+    return Batch(batch.image[start:end], batch.label[start:end], batch.index[start:end], batch.step)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 12)])
+def test_an_empty_batch_counts_nothing(labels: Tensor) -> None:
+    empty = Batch(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), labels, torch.zeros(0, dtype=torch.int64), 0)
+    full = draw_batches(torch.tensor([0, 1, 2, 3]) if labels.ndim == 1 else torch.eye(12)[:4], 2)
+    model = Linear(12)
+    expected = evaluate_classification(model, PREPROCESSING, full)
+    assert evaluate_classification(model, PREPROCESSING, [empty, full[0], empty, full[1]]) == expected
+    with pytest.raises(ValueError, match="no image with a label"):
+        evaluate_classification(model, PREPROCESSING, [empty])
+
+
+def test_nothing_counted_can_be_added_to_something() -> None:
+    nothing = count_hits(Linear(12), [], "cpu")
+    assert nothing.tolist() == [0, 0, 0, 0]
+    assert nothing.dtype == torch.float64  # what another process adds to it has to be of the same kind
+
+
+def test_no_gradient_is_kept_while_counting() -> None:
+    model, kept = Linear(12), []
+
+    def predict(images: Tensor) -> Tensor:
+        kept.append(model(images.float()))
+        return kept[-1]
+
+    count_hits(predict, draw_batches(torch.tensor([0, 1]), 2), "cpu")
+    assert not kept[0].requires_grad
+    assert not kept[0].is_inference()
+
+
+@pytest.mark.parametrize("was_training", [True, False])
+def test_a_module_is_behind_as_it_was(was_training: bool) -> None:
+    model = Linear(3).train(was_training)
+    with evaluating(model):
+        assert not model.training
+        assert not model.dropout.training
+    assert (model.training, model.dropout.training) == (was_training, was_training)
+    with pytest.raises(RuntimeError, match="broken"), evaluating(model):
+        raise RuntimeError("broken")
+    assert model.training == was_training
 
 
 @pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")

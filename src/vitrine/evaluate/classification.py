@@ -3,11 +3,12 @@
 Letters: B images, K classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.data.batch import Batch, match_labels
@@ -28,17 +29,41 @@ class Classification:
     """Mean softmax cross-entropy; None where images have several labels, of which it says nothing."""
 
 
+Predict = Callable[[Tensor], Tensor]
+"""From raw pixels (B, C, H, W) to logits (B, K)."""
+
+
 def evaluate_classification(
     model: Model, preprocessing: Preprocessing, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> Classification:
     """Over batches that bring every image once, as `Loader.read_once` does; the model stays in the mode that it was in."""
-    was_training = model.training
-    model.eval()
+    with evaluating(model):
+        counts = count_hits(lambda images: model(preprocessing.normalise(images)), batches, device)
+    return summarise_counts(counts)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module without what only training does; behind, it is in the mode that it was in."""
+    was_training = module.training
+    module.eval()
     try:
-        counts = [measure_batch(model, preprocessing, batch.to(device)) for batch in batches]
+        yield
     finally:
-        model.train(was_training)
-    num_images, hits1, hits5, loss = torch.stack(counts).sum(dim=0).tolist() if counts else (0, 0, 0, 0)
+        module.train(was_training)
+
+
+def count_hits(predict: Predict, batches: Iterable[Batch], device: torch.device | str) -> Tensor:
+    """Images that count, hits of the first answer, hits of the first five, and the sum of losses (4).
+
+    Those of several processes may be added.
+    """
+    counts = [count_hits_of_batch(predict, batch.to(device)) for batch in batches]
+    return torch.stack(counts).cpu().double().sum(dim=0) if counts else torch.zeros(4, dtype=torch.float64)
+
+
+def summarise_counts(counts: Tensor) -> Classification:
+    num_images, hits1, hits5, loss = counts.tolist()
     if num_images == 0:
         raise ValueError("There is no image with a label to evaluate on: check the data and its split.")
     return Classification(
@@ -49,10 +74,9 @@ def evaluate_classification(
     )
 
 
-@torch.inference_mode()
-def measure_batch(model: Model, preprocessing: Preprocessing, batch: Batch) -> Tensor:
-    """Images that count, hits of the first answer, hits of the first five, and the sum of losses (4), on the device."""
-    logits = model(preprocessing.normalise(batch.image)).float()  # (B, K)
+@torch.no_grad()  # not inference_mode, whose tensors a sharded model would keep for its next training step
+def count_hits_of_batch(predict: Predict, batch: Batch) -> Tensor:
+    logits = predict(batch.image).float()  # (B, K)
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = match_labels(best, batch.label)  # (B, 5 or less)
     if batch.label.is_floating_point():
@@ -62,4 +86,4 @@ def measure_batch(model: Model, preprocessing: Preprocessing, batch: Batch) -> T
         counts = torch.ones_like(batch.label, dtype=torch.bool)
         loss = F.cross_entropy(logits, batch.label, reduction="sum")
     hits = hits & counts[:, None]
-    return torch.stack([counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), loss.double()]).double()
+    return torch.stack([counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), loss]).float()

@@ -1,4 +1,4 @@
-"""How a run is optimised, as a frozen dataclass. No torch here."""
+"""How a run is optimised, on what, and what is kept of it, as frozen dataclasses. No torch here."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +8,8 @@ from vitrine.core.checks import require_at_least, require_field_types, require_p
 OptimizerKind = Literal["adamw", "sgd"]
 DecayKind = Literal["constant", "linear", "cosine", "piecewise", "rsqrt"]
 DecayMask = Literal["kernels", "all"]
+Precision = Literal["auto", "float32", "bfloat16"]
+Sharding = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +65,52 @@ class OptimConfig:
                 f"warmup_steps={self.warmup_steps} and cooldown_steps={self.cooldown_steps} leave nothing of "
                 f"total_steps={total_steps}: lower them, or train longer."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConfig:
+    """How a run is fitted to a machine. It may be resumed with others of these."""
+
+    precision: Precision = "auto"
+    """Of products and convolutions; auto: bfloat16 where a GPU has it, else float32. Weights stay float32."""
+    compile: bool = False
+    """Compile the network by torch.compile: slower to begin, quicker by the step."""
+    gradient_checkpointing: bool = False
+    """Compute blocks again in the backward pass: less memory, about a third more time."""
+    accumulation_steps: int = 1
+    """Parts in which a batch goes through the network, for batches that do not fit at once."""
+    sharding: Sharding = "ddp"
+    """Of several processes (torchrun): each has the whole network (ddp), or a part of it (fsdp) where it does not fit."""
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        require_at_least(self, 1, "accumulation_steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavingConfig:
+    """When a run is saved, besides at its end and when it is interrupted."""
+
+    every_minutes: float = 10.0
+    every_steps: int | None = None
+    """In addition; None: by the clock alone."""
+    keep_last: int = 2
+    """How many of these are kept, so that one may be damaged; the best one of all evaluations is kept beside them."""
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        require_positive(self, "every_minutes", "every_steps")
+        require_at_least(self, 1, "keep_last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What is told while it runs; metrics.jsonl is always written."""
+
+    every_steps: int = 10
+    tensorboard: bool = False
+    """Event files for TensorBoard as well."""
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        require_at_least(self, 1, "every_steps")

@@ -8,6 +8,7 @@ import re
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from vitrine.train.config import OptimConfig
@@ -90,4 +91,4 @@ def clip_gradients(module: nn.Module, max_norm: float | None) -> torch.Tensor:
     norm = nn.utils.get_total_norm(gradients)
     if max_norm is not None:
         nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
-    return norm
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm  # each process has a part of a sharded one

@@ -1,0 +1,47 @@
+"""What a run measures of itself between two readings: kept on the device, since reading a number would stall it."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from vitrine.core.runtime import Runtime
+
+Record = dict[str, float]
+
+
+class Meter:
+    """Means of some numbers since they were last read, and the first step whose loss was not finite."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.sums: dict[str, Tensor] = {}
+        self.weights: dict[str, float] = {}
+        self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=runtime.device)
+
+    def add(self, values: dict[str, Tensor], weight: float = 1.0) -> None:
+        for name, value in values.items():
+            value = value.detach().float() * weight
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            self.weights[name] = self.weights.get(name, 0.0) + weight
+
+    def watch(self, loss: Tensor, step: int) -> None:
+        """Remember the step, if it is the first of which the loss is not finite."""
+        is_first = ~torch.isfinite(loss.detach()) & (self.first_bad_step < 0)
+        self.first_bad_step = torch.where(is_first, step, self.first_bad_step)
+
+    def read(self) -> Record:
+        """The means over all processes; from here on they begin anew. What is not finite is an error, in all of them alike."""
+        first_bad_step = int(self.runtime.max(self.first_bad_step))
+        if first_bad_step >= 0:
+            raise FloatingPointError(f"the loss was not finite at step {first_bad_step}")
+        names = list(self.sums)
+        if not names:
+            return {}
+        sums = self.runtime.sum(torch.stack([self.sums[name] for name in names])).tolist()
+        means = {name: total / (self.weights[name] * self.runtime.num_ranks) for name, total in zip(names, sums, strict=True)}
+        self.sums, self.weights = {}, {}
+        for name, mean in means.items():
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{name} is {mean}")
+        return means
