@@ -1,0 +1,160 @@
+"""Small networks from scratch on small images, in minutes on two processor cores: to see that everything works, and how."""
+
+from collections.abc import Callable
+
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.mixing import Mixing
+from vitrine.models.settings import ModelSettings
+from vitrine.recipe import Recipe
+from vitrine.train.config import OptimConfig
+
+
+def digits() -> Recipe:
+    """A ViT of 4 blocks on the digits of scikit-learn, 8 px and grey, for 30 epochs.
+
+    Expect PENDING
+
+        vitrine train digits
+    """
+    return Recipe(
+        model=ModelSettings(
+            name="ViT-Ti/16",
+            image_size=8,
+            num_channels=1,
+            patch_size=2,
+            width=64,
+            depth=4,
+            num_heads=4,
+            mlp_dim=128,
+            pool="mean",
+            gelu="erf",
+        ),
+        data=DataConfig(source="digits", in_memory=True),
+        loader=LoaderConfig(batch_size=64),
+        augment=AugmentConfig(crop="pad", padding=1, flip=False),  # a digit in a mirror is none
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=50),
+        epochs=30,
+    )
+
+
+def shapes() -> Recipe:
+    """A ViT of 4 blocks on generated shapes, 32 px, for 3 epochs.
+
+    Expect PENDING
+    Other tasks: --data.source shapes:position, or colour, size, orientation, count.
+
+        vitrine train shapes
+    """
+    return Recipe(
+        model=ModelSettings(
+            name="ViT-Ti/16",
+            image_size=32,
+            patch_size=8,
+            width=96,
+            depth=4,
+            num_heads=4,
+            mlp_dim=192,
+            pool="mean",
+            gelu="erf",
+        ),
+        data=DataConfig(source="shapes", in_memory=True),
+        loader=LoaderConfig(batch_size=64),
+        augment=AugmentConfig(crop="none", flip=False),  # where it lies and where it points are tasks of this data too
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=100),
+        epochs=3,
+    )
+
+
+def fashion_mnist() -> Recipe:
+    """A ViT of 6 blocks on Fashion-MNIST, 28 px and grey, for 5 epochs.
+
+    Expect PENDING
+
+        vitrine train fashion-mnist --data.source DIR
+    """
+    return Recipe(
+        model=ModelSettings(
+            name="ViT-Ti/16",
+            image_size=28,
+            num_channels=1,
+            patch_size=4,
+            width=96,
+            depth=6,
+            num_heads=4,
+            mlp_dim=192,
+            pool="mean",
+            gelu="erf",
+        ),
+        data=DataConfig(source="fashion-mnist", in_memory=True),
+        loader=LoaderConfig(batch_size=128),
+        augment=AugmentConfig(crop="pad", padding=2, flip=True),
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=200),
+        epochs=5,
+    )
+
+
+def cifar10_vit() -> Recipe:
+    """A ViT of 6 blocks on CIFAR-10, 32 px, for 3,000 steps.
+
+    Expect PENDING
+
+        vitrine train cifar10-vit --data.source DIR
+    """
+    return Recipe(
+        model=ModelSettings(
+            name="ViT-Ti/16",
+            image_size=32,
+            patch_size=4,
+            width=128,
+            depth=6,
+            num_heads=4,
+            mlp_dim=256,
+            pool="mean",
+            gelu="erf",
+        ),
+        data=DataConfig(source="cifar10", in_memory=True),
+        loader=LoaderConfig(batch_size=64),
+        augment=AugmentConfig(crop="pad", padding=4, flip=True, rand_augment_ops=1, rand_augment_magnitude=10.0),
+        mixing=Mixing(mixup=0.2),
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=200),
+        total_steps=3_000,
+    )
+
+
+def cifar10_hybrid() -> Recipe:
+    """A ViT of 4 blocks behind a ResNet's root and first stage on CIFAR-10, 32 px, for 3,000 steps.
+
+    Expect PENDING
+
+        vitrine train cifar10-hybrid --data.source DIR
+    """
+    return Recipe(
+        model=ModelSettings(
+            name="R26+ViT-Ti/16",
+            image_size=32,
+            stem_stages=(2,),
+            stem_width_factor=0.5,
+            patch_size=1,
+            width=128,
+            depth=4,
+            num_heads=4,
+            mlp_dim=256,
+            pool="mean",
+            gelu="erf",
+        ),
+        data=DataConfig(source="cifar10", in_memory=True),
+        loader=LoaderConfig(batch_size=64),
+        augment=AugmentConfig(crop="pad", padding=4, flip=True, rand_augment_ops=1, rand_augment_magnitude=10.0),
+        mixing=Mixing(mixup=0.2),
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=200),
+        total_steps=3_000,
+    )
+
+
+MINIATURES: dict[str, Callable[[], Recipe]] = {
+    "digits": digits,
+    "shapes": shapes,
+    "fashion-mnist": fashion_mnist,
+    "cifar10-vit": cifar10_vit,
+    "cifar10-hybrid": cifar10_hybrid,
+}

@@ -1,0 +1,132 @@
+"""Which network, as recipes and the command line say it."""
+
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from tests.test_package import BLOCKS
+from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
+from vitrine.models.cost import compute_cost
+from vitrine.models.settings import OF_CHECKPOINTS, ModelSettings
+
+# Of each family, a value for every setting that it has, none of them the usual one.
+VALUES: dict[str, dict[str, object]] = {
+    "ViT-Ti/16": {
+        "num_channels": 1,
+        "patch_size": 8,
+        "width": 64,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_dim": 32,
+        "gelu": "erf",
+        "norm_eps": 1e-5,
+        "pool": "mean",
+        "hidden_head": True,
+        "head_bias": -10.0,
+        "num_registers": 4,
+        "position": "sincos-2d",
+        "layer_scale": 0.1,
+        "dropout_rate": 0.1,
+        "stochastic_depth_rate": 0.2,
+    },
+    "R50x1": {"stages": (1, 2), "width_factor": 0.5, "num_groups": 8, "num_channels": 1, "head_bias": -10.0},
+    "R50+ViT-B/16": {"stem_stages": (1,), "stem_width_factor": 0.5, "stem_num_groups": 8, "width": 24, "num_heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_setting_arrives_in_the_configuration(name: str) -> None:
+    config = ModelSettings(name=name, image_size=64, **VALUES[name]).resolve(7)
+    assert (config.num_classes, config.image_size) == (7, (64, 64))
+    assert {key: getattr(config, key) for key in VALUES[name]} == VALUES[name]
+
+
+def test_no_setting_is_left_out_above() -> None:
+    tried = {key for values in VALUES.values() for key in values} | {"name", "checkpoint", "preprocess", "image_size"}
+    assert {field.name for field in fields(ModelSettings)} == tried
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    # Counted by others: timm and the paper's tables list 5.7, 86.6 and 25.5 million.
+    [("ViT-Ti/16", 5_717_416), ("ViT-B/16", 86_567_656), ("R50x1", 25_549_352)],
+)
+def test_a_name_alone_is_the_network_of_that_name(name: str, number: int) -> None:
+    settings = ModelSettings(name=name)
+    assert settings.changes == {}
+    assert compute_cost(settings.resolve(1000)).num_parameters == number
+
+
+def test_what_is_false_or_zero_is_said_too() -> None:
+    settings = ModelSettings(name="ViT-Ti/16", hidden_head=False, dropout_rate=0.0, num_registers=0)
+    assert settings.changes == {"hidden_head": False, "dropout_rate": 0.0, "num_registers": 0}
+
+
+def test_preprocessing_is_of_the_images_not_of_the_network() -> None:
+    settings = ModelSettings(name="ViT-Ti/16", preprocess="imagenet")
+    assert settings.resolve(2) == ModelSettings(name="ViT-Ti/16").resolve(2)
+
+
+def test_every_family_has_its_configuration() -> None:
+    kinds = {name: type(ModelSettings(name=name).resolve(2)) for name in VALUES}
+    assert kinds == {"ViT-Ti/16": ViTConfig, "R50x1": ResNetConfig, "R50+ViT-B/16": HybridConfig}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "model.name=None and model.checkpoint=None: give one of them"),
+        ({"name": "ViT-Ti/16", "checkpoint": "weights"}, "model.name='ViT-Ti/16' and model.checkpoint='weights': give one"),
+        ({"name": "ViT-Ti16"}, "Unknown model 'ViT-Ti16'. Nearest: ViT-Ti/16"),
+        ({"name": ""}, "Unknown model ''."),
+        ({"name": "ViT-Ti/16", "num_heads": 7}, "width=192 must be divisible by num_heads=7"),
+        ({"name": "ViT-Ti/16", "image_size": 8}, "image_size=(8, 8) must hold at least one patch of 16 x 16 pixels"),
+        ({"name": "ViT-Ti/16", "image_size": 0}, "image_size=(0, 0) must be"),
+        ({"name": "ViT-Ti/16", "image_size": 224.0}, "image_size=224.0 must be a whole number."),
+        ({"name": "ViT-Ti/16", "pool": "gap"}, "pool='gap' must be one of class, mean, map."),
+        ({"name": "ViT-Ti/16", "preprocess": "clip"}, "preprocess='clip' must be one of imagenet, inception."),
+        ({"name": "ViT-Ti/16", "stages": (3, 4)}, "ViTConfig has no field 'stages'"),
+        ({"name": "R50x1", "dropout_rate": 0.1}, "ResNetConfig has no field 'dropout_rate'"),
+        ({"name": "R50x1", "stages": (0,)}, "stages=(0,) must be a tuple of whole numbers of at least 1"),
+        ({"checkpoint": "weights", "norm_eps": "small"}, "norm_eps='small' must be a number."),
+    ],
+)
+def test_mistakes_cost_a_sentence(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ModelSettings(**settings)
+
+
+def test_a_checkpoint_s_network_is_as_it_was_trained() -> None:
+    allowed = {
+        "preprocess": "imagenet",
+        "image_size": 32,
+        "gelu": "erf",
+        "norm_eps": 1e-6,
+        "dropout_rate": 0.0,
+        "stochastic_depth_rate": 0.1,
+    }
+    assert set(allowed) == set(OF_CHECKPOINTS)
+    assert ModelSettings(checkpoint="weights", **allowed).changes == allowed
+    refused = {key: value for values in VALUES.values() for key, value in values.items() if key not in allowed}
+    for key, value in refused.items():
+        with pytest.raises(ValueError, match=rf"model\.{key}=.* cannot be had from model\.checkpoint"):
+            ModelSettings(checkpoint="weights", **{key: value})
+
+
+def test_a_checkpoint_has_to_be_loaded_to_be_known() -> None:
+    with pytest.raises(ValueError, match="weights is a checkpoint, which has its own configuration: load it"):
+        ModelSettings(checkpoint="weights").resolve(2)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ModelSettings(name="ViT-Ti/16").width = 3  # pyright: ignore
+
+
+def test_settings_need_no_torch() -> None:
+    code = f"{BLOCKS['finder']}\nfrom vitrine.models.settings import *; print(ModelSettings(name='R50+ViT-B/16').resolve(9).grid)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "(14, 14)\n"), result.stderr

@@ -1,0 +1,152 @@
+"""The first step of every recipe: its own network and resolution, its augmentation, loss and optimizer.
+
+A new head is zero, so the first loss does not depend on the images and has a closed form.
+"""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrine.data.batch import Batch
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.formats.save import save_model
+from vitrine.models.cost import compute_cost
+from vitrine.models.registry import build_empty, build_model
+from vitrine.objectives.supervised import Supervised
+from vitrine.recipe import Recipe, with_changes
+from vitrine.recipes.table import RECIPES, TRANSFERS, Transfer
+from vitrine.run import run
+from vitrine.train.metrics_file import read_records
+from vitrine.train.optimizer import build_optimizer, clip_gradients, set_rate
+
+CLASSES = ("ant", "bee", "cat")
+NUM_CLASSES = len(CLASSES)
+LARGEST = 30_000_000  # parameters of a network that is trained here for a step; larger ones go through it without memory
+NUM_PARAMETERS = {name: compute_cost(build().model.resolve(NUM_CLASSES)).num_parameters for name, build in RECIPES.items()}
+SMALL = [name for name, number in NUM_PARAMETERS.items() if number <= LARGEST]
+LARGE = [name for name, number in NUM_PARAMETERS.items() if number > LARGEST]
+# A ResNet takes seconds.
+STEPS = [pytest.param(name, marks=pytest.mark.full if name.startswith("jft") else ()) for name in SMALL]
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes longer than the step."""
+    monkeypatch.setattr(run, "plot_curves", lambda records, path, title: None)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of noise, all of one size, which those recipes need that hold images in memory."""
+    folder = tmp_path_factory.mktemp("images")
+    draw = np.random.default_rng(0)
+    for label in CLASSES:
+        (folder / label).mkdir()
+        for index in range(4):
+            Image.fromarray(draw.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / label / f"{index}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with a hidden layer in its head, as the paper's, to be fine-tuned."""
+    torch.manual_seed(0)
+    model = build_model(
+        "ViT-Ti/16", image_size=32, width=8, depth=1, num_heads=1, mlp_dim=8, num_classes=5, hidden_head=True, head_bias=-10.0
+    )
+    path = tmp_path_factory.mktemp("checkpoint") / "model"
+    save_model(model, path, preprocessing=build_inception_preprocessing((32, 32)))
+    return path
+
+
+def reduce(recipe: Recipe, images: Path) -> Recipe:
+    """One step of two images; whatever else there is to the recipe stays."""
+    return with_changes(
+        recipe,
+        data={"source": str(images), "held_out": 0.0},
+        loader={"batch_size": 2, "num_workers": 0},
+        optim={"warmup_steps": 0},
+        machine={"accumulation_steps": 1},
+        evaluation={"num_times": 0, "test": False, "patience": None, "few_shot": 0},
+        total_steps=1,
+        device="cpu",
+    )
+
+
+def compute_first_loss(recipe: Recipe) -> float:
+    """Of a head of zeros: all classes are equally likely, or each as likely as its bias says."""
+    if recipe.supervised.loss == "softmax":
+        return math.log(NUM_CLASSES)
+    bias = recipe.model.head_bias or 0.0
+    return math.log1p(math.exp(-bias)) + (NUM_CLASSES - 1) * math.log1p(math.exp(bias))
+
+
+def take_first_step(recipe: Recipe, out: Path) -> dict[str, float]:
+    summary = run.run_recipe(recipe, out, "first step")
+    assert (summary.is_finished, summary.steps, summary.images) == (True, 1, 2)
+    (record,) = read_records(out / "metrics.jsonl")
+    shutil.rmtree(out)  # some are of hundreds of megabytes
+    assert record["step"] == 1
+    assert record["rate"] == recipe.optim.learning_rate
+    assert 0 < record["grad_norm"] < math.inf
+    return record
+
+
+def test_there_are_recipes_of_both_kinds() -> None:
+    assert {"digits", "imagenet-vit-s16", "jft-r50x1", "cifar10-hybrid"} <= set(SMALL)
+    assert {"jft-vit-h14", "jft-r152x2", "jft-r50-vit-l16"} <= set(LARGE)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_recipe_takes_its_first_step(name: str, images: Path, tmp_path: Path) -> None:
+    recipe = reduce(RECIPES[name](), images)
+    assert take_first_step(recipe, tmp_path / "run")["loss"] == pytest.approx(compute_first_loss(recipe), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_a_transfer_takes_its_first_step(name: str, checkpoint: Path, images: Path, tmp_path: Path) -> None:
+    transfer = Transfer(str(checkpoint), str(images), num_images=12, image_area=40 * 40, num_classes=NUM_CLASSES)
+    recipe = reduce(TRANSFERS[name].build(transfer), images)
+    loss = take_first_step(recipe, tmp_path / "run")["loss"]
+    if recipe.head_init == "zero":
+        assert loss == pytest.approx(math.log(NUM_CLASSES), rel=1e-6)
+    else:
+        assert math.isfinite(loss)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_recipe_has_a_network_and_an_optimizer(name: str) -> None:
+    """On the meta device, which holds names and shapes and no numbers."""
+    recipe = RECIPES[name]()
+    objective = build_without_memory(recipe)
+    assert sum(parameter.numel() for parameter in objective.parameters()) == NUM_PARAMETERS[name]
+    groups = build_optimizer(objective, recipe.optim).param_groups
+    assert sorted(id(tensor) for group in groups for tensor in group["params"]) == sorted(map(id, objective.parameters()))
+    assert {group["weight_decay"] for group in groups} == {0.0, recipe.optim.weight_decay}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
+    recipe = RECIPES[name]()
+    objective = build_without_memory(recipe).train()
+    optimizer = build_optimizer(objective, recipe.optim)
+    image = torch.empty(2, 3, 224, 224, dtype=torch.uint8, device="meta")
+    label = torch.empty(2, dtype=torch.int64, device="meta")
+    loss = objective(Batch(image=image, label=label, index=torch.arange(2), step=0)).loss
+    loss.backward()
+    assert loss.shape == ()
+    assert [key for key, parameter in objective.named_parameters() if parameter.grad is None] == []
+    clip_gradients(objective, recipe.optim.max_grad_norm)
+    set_rate(optimizer, recipe.optim.learning_rate)
+    optimizer.step()
+
+
+def build_without_memory(recipe: Recipe) -> Supervised:
+    config = recipe.model.resolve(NUM_CLASSES)
+    return Supervised(build_empty(config), build_inception_preprocessing(config.image_size), recipe.supervised)
