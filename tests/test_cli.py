@@ -1,7 +1,11 @@
 """The command line: help for people, one sentence and status 2 for mistakes."""
 
+import subprocess
+import sys
+
 import pytest
 
+from tests.test_package import BLOCKS
 from vitrine import cli
 
 
@@ -107,23 +111,38 @@ def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypat
     assert run(capsys, "models") == (130, "", "")
 
 
-UTF8_BOX = """\
-╭─ Value error ───╮
-│ Not a number:   │
-│ 'x'             │
-│ ─────────────── │
-│ see --help      │
-╰─────────────────╯
-"""
-ASCII_BOX = """\
-Value error
------------
-Not a number: 'x'
------------
-see --help
-"""
+@pytest.mark.parametrize("name", cli.READ_THEIR_OWN)
+def test_commands_that_read_their_own_words_are_commands_like_the_others(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("--help", "-h"):
+        code, out, err = run(capsys, name, word)
+        assert (code, err) == (0, "")
+        assert out.startswith(f"usage: vitrine {name} ")
+    code, out, err = run(capsys, name)
+    assert (code, err) == (2, "")
+    assert out.startswith(f"usage: vitrine {name} ")
+    code, out, err = run(capsys, name, "--bogus")
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrine: ")
+    assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("box", [UTF8_BOX, ASCII_BOX, UTF8_BOX.replace("│", "\x1b[31m│\x1b[0m"), "ignored\nNot a number: 'x'"])
-def test_the_sentence_is_taken_out_of_its_box(box: str) -> None:
-    assert cli.unbox(box) == "Not a number: 'x'."
+@pytest.mark.parametrize("block", BLOCKS)
+def test_help_of_training_needs_no_torch(block: str) -> None:
+    """With the values of a recipe, and of data that was opened for it."""
+    commands = [["train", "digits", "--help"], ["finetune", "a-model", "digits", "--help"], ["finetune", "--help"]]
+    code = f"""{BLOCKS[block]}
+from vitrine.cli import main
+for words in {commands!r}:
+    try:
+        main(words)
+    except SystemExit as stop:
+        assert stop.code == 0
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    usages = [line for line in result.stdout.splitlines() if line.startswith("usage:")]
+    assert [line.split("[")[0].strip() for line in usages] == [
+        "usage: vitrine train digits",
+        "usage: vitrine finetune a-model digits",
+        "usage: vitrine finetune MODEL DATA",
+    ]

@@ -14,6 +14,10 @@ ALLOWED: dict[str, set[str]] = {
     "objectives": {"core", "data", "models"},
     "train": {"core", "objectives"},
     "evaluate": {"core", "data", "models"},
+    "recipe": {"core", "data", "models", "objectives", "train", "evaluate"},
+    "recipes": {"recipe", "core", "data", "models", "objectives", "train", "evaluate"},
+    "run": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "recipe"},
+    "studies": {"core", "recipe", "run"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrine.data.preprocessing import Preprocessing
     from vitrine.data.source import Source
     from vitrine.data.transforms import Augmentation, Evaluation
+    from vitrine.evaluate.config import EvaluationConfig
     from vitrine.formats.checkpoint import Checkpoint
     from vitrine.formats.config import Facts
     from vitrine.formats.load import load_checkpoint, load_model
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from vitrine.models.cost import Cost, compute_cost
     from vitrine.models.model import Encoded, Model
     from vitrine.models.registry import MODELS, build_model
+    from vitrine.models.settings import ModelSettings
+    from vitrine.objectives.config import SupervisedConfig
+    from vitrine.recipe import Recipe, with_changes
+    from vitrine.run.run import run_recipe
+    from vitrine.run.summary import Summary
+    from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,24 +41,35 @@ __all__ = [
     "DataConfig",
     "Encoded",
     "Evaluation",
+    "EvaluationConfig",
     "Facts",
     "HybridConfig",
     "Loader",
     "LoaderConfig",
+    "MachineConfig",
     "Mixing",
     "Model",
     "ModelConfig",
+    "ModelSettings",
+    "OptimConfig",
     "Preprocessing",
+    "Recipe",
+    "ReportConfig",
     "ResNetConfig",
+    "SavingConfig",
     "Source",
+    "Summary",
+    "SupervisedConfig",
     "ViTConfig",
     "build_model",
     "compute_cost",
     "load_checkpoint",
     "load_model",
     "open_data",
+    "run_recipe",
     "save_checkpoint",
     "save_model",
+    "with_changes",
 ]
 
 HOMES = {
@@ -65,24 +83,35 @@ HOMES = {
     "DataConfig": "vitrine.data.config",
     "Encoded": "vitrine.models.model",
     "Evaluation": "vitrine.data.transforms",
+    "EvaluationConfig": "vitrine.evaluate.config",
     "Facts": "vitrine.formats.config",
     "HybridConfig": "vitrine.models.config",
     "Loader": "vitrine.data.loader",
     "LoaderConfig": "vitrine.data.config",
+    "MachineConfig": "vitrine.train.config",
     "Mixing": "vitrine.data.mixing",
     "Model": "vitrine.models.model",
     "ModelConfig": "vitrine.models.config",
+    "ModelSettings": "vitrine.models.settings",
+    "OptimConfig": "vitrine.train.config",
     "Preprocessing": "vitrine.data.preprocessing",
+    "Recipe": "vitrine.recipe",
+    "ReportConfig": "vitrine.train.config",
     "ResNetConfig": "vitrine.models.config",
+    "SavingConfig": "vitrine.train.config",
     "Source": "vitrine.data.source",
+    "Summary": "vitrine.run.summary",
+    "SupervisedConfig": "vitrine.objectives.config",
     "ViTConfig": "vitrine.models.config",
     "build_model": "vitrine.models.registry",
     "compute_cost": "vitrine.models.cost",
     "load_checkpoint": "vitrine.formats.load",
     "load_model": "vitrine.formats.load",
     "open_data": "vitrine.data.opening",
+    "run_recipe": "vitrine.run.run",
     "save_checkpoint": "vitrine.formats.save",
     "save_model": "vitrine.formats.save",
+    "with_changes": "vitrine.recipe",
 }
 
 

@@ -1,19 +1,15 @@
 """The `vitrine` command: a table of subcommands, each imported only when it is called."""
 
 import difflib
-import io
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
-from functools import partial, wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from itertools import groupby
-from types import ModuleType
 from typing import Any
 
 import vitrine
+from vitrine.core.arguments import parse_arguments
 from vitrine.core.console import print_error
 from vitrine.core.notices import Notice
 
@@ -21,8 +17,13 @@ from vitrine.core.notices import Notice
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
+    "finetune": ("vitrine.commands.finetune:finetune", "a checkpoint to your own images, in one line"),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
+    "train": ("vitrine.commands.train:train", "a recipe: pre-train from scratch; resumes by itself"),
 }
+
+# Their options have the defaults of a recipe that the first words name, so these come before the others are read.
+READ_THEIR_OWN = ("finetune", "train")
 
 USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists a command's options"
 
@@ -74,47 +75,12 @@ def run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
         raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(near)}. All commands: `vitrine --help`.")
-    module, function = COMMANDS[name][0].split(":")
-    call = parse_arguments(name, getattr(import_module(module), function), arguments)
-    call()
-
-
-def parse_arguments(name: str, command: Callable[..., None], arguments: list[str]) -> Callable[[], None]:
-    """The command with its arguments, ready to be called."""
-
-    @wraps(command)
-    def bind(*values: Any, **options: Any) -> Callable[[], None]:
-        return partial(command, *values, **options)
-
-    complaint = io.StringIO()
-    try:
-        with redirect_stderr(complaint):
-            return load_tyro().cli(bind, prog=f"vitrine {name}", args=arguments)
-    except SystemExit as stop:
-        if stop.code in (None, 0):
-            raise
-        raise ValueError(f"{unbox(complaint.getvalue())} All options: `vitrine {name} --help`.") from None
-
-
-def unbox(complaint: str) -> str:
-    """The sentence in the box that tyro draws: what stands below its title, up to the next rule."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", complaint)  # colours, where it found a terminal
-    lines = [line.strip("│| ") for line in plain.splitlines()[1:]]
-    sections = [" ".join(text) for is_rule, text in groupby(lines, lambda line: set(line) <= set("─-╰╯")) if not is_rule]
-    sentence = sections[0] if sections else plain.strip()
-    return sentence if sentence.endswith(".") else f"{sentence}."
-
-
-def load_tyro() -> ModuleType:
-    """tyro, imported once a command's name is known, so that `vitrine --help` does not wait for it."""
-    import tyro
-
-    if sys.modules.get("torch", tyro) is None:
-        # Where torch is blocked, tyro takes the None in its place for a loaded torch; its rules are made at first use.
-        del sys.modules["torch"]
-        tyro.cli(int, args=["0"])
-        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]  (how Python itself marks a blocked import)
-    return tyro
+    module, name_of_function = COMMANDS[name][0].split(":")
+    function = getattr(import_module(module), name_of_function)
+    if name in READ_THEIR_OWN:
+        function(arguments)
+    else:
+        parse_arguments(name, function, arguments)()
 
 
 def describe_commands() -> str:

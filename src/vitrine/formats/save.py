@@ -1,6 +1,6 @@
 """From a checkpoint to a file or folder in anyone's format."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
 Written = Mapping[str, Tensor]
-FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json", "training.safetensors", "recipe.json")
 
 
 def save_model(
@@ -47,11 +47,18 @@ def save_model(
     save_checkpoint(Checkpoint(model, preprocessing, class_names), path, format)
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: str | Path, format: FormatName = "vitrine") -> None:
+def save_checkpoint(
+    checkpoint: Checkpoint,
+    path: str | Path,
+    format: FormatName = "vitrine",
+    *,
+    write_beside: Callable[[Path], None] | None = None,
+) -> None:
     """Write a checkpoint in one of the formats, whole or not at all: a folder for vitrine and hf, a file for the others.
 
     timm's and torchvision's are safetensors unless the path ends in .pth or .pt. What a format has no place for lies in
-    safetensors metadata or in `<file>.vitrine.json`, so that what is read back computes the same.
+    safetensors metadata or in `<file>.vitrine.json`, so that what is read back computes the same. `write_beside` is called with
+    the folder before it gets its name, to write the other files of a run: `training.safetensors`, `recipe.json`.
     """
     if format not in FORMAT_NAMES:
         raise ValueError(f"Unknown format {format!r}; there are {', '.join(FORMAT_NAMES)}.")
@@ -65,7 +72,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path, format: FormatName
     description = Description(config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors))
     try:
         if form.container == "folder":
-            write_folder(form, path, tensors, description)
+            write_folder(form, path, tensors, description, write_beside)
         else:
             write_file(path, tensors, description)
     except (SafetensorError, RuntimeError) as error:  # how safetensors and torch speak of a full disk or a forbidden place
@@ -88,8 +95,16 @@ def as_numpy_kind(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
-def write_folder(form: Format, path: Path, tensors: Written, description: Description) -> None:
+def write_folder(
+    form: Format,
+    path: Path,
+    tensors: Written,
+    description: Description,
+    write_beside: Callable[[Path], None] | None,
+) -> None:
     with whole_folder(path, FOLDER_FILES) as folder:
+        if write_beside is not None:
+            write_beside(folder)
         if form.name == "vitrine":
             save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
             write_json(folder / "config.json", description.to_json())

@@ -1,0 +1,127 @@
+"""What `vitrine train` and `vitrine finetune` have in common: their options, the runs, and what they print."""
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from vitrine.core.console import format_figure, print_table
+from vitrine.core.files import require_folder_of, write_json
+from vitrine.recipe import Recipe, with_changes
+
+if TYPE_CHECKING:
+    from vitrine.run.summary import Summary
+    from vitrine.studies.rates import RateChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Any field of the recipe can be set by its name."""
+
+    out: Path
+    """The folder of the run. Where it holds one of the same recipe, that is resumed."""
+    seeds: tuple[int, ...] = ()
+    """Several runs, as 0 1 2, and the mean and spread of what they reach."""
+    select_rate: bool = False
+    """Choose the learning rate on a held-out part of train first; the test images are looked at once, at the end."""
+    rates: tuple[float, ...]
+    """Learning rates to choose from."""
+    json: Path | None = None
+    """Write the results to this file."""
+    recipe: Annotated[Recipe, arg(name="")]
+
+
+def run_training(options: Options, title: str, held_out: float) -> None:
+    if options.json is not None:
+        require_folder_of(options.json)
+
+    recipe, out = options.recipe, options.out
+    results: dict[str, Any] = {}
+    if options.select_rate:
+        from vitrine.studies.rates import select_rate
+
+        choice = select_rate(recipe, options.rates, held_out, out, title)
+        if not choice.is_finished:
+            stop_here()
+        say_choice(choice)
+        results["rates"] = {f"{rate:g}": summary.best for rate, summary in choice.summaries.items()}
+        recipe = with_changes(recipe, optim={"learning_rate": choice.best}, data={"held_out": 0.0})
+        out = out / "chosen"
+    summaries = train_all(recipe, options.seeds, out, title)
+    results["runs"] = [asdict(summary) for summary in summaries]
+    if not summaries[-1].is_finished:
+        stop_here(summaries[-1])
+    if is_main():
+        print_summaries(summaries, out)
+        if options.json is not None:
+            write_json(options.json, results)
+
+
+def train_all(recipe: Recipe, seeds: tuple[int, ...], out: Path, title: str) -> "list[Summary]":
+    from vitrine.run.run import run_recipe
+    from vitrine.studies.seeds import run_seeds
+
+    if not seeds:
+        return [run_recipe(recipe, out, title)]
+    if len(seeds) == 1:
+        return [run_recipe(replace(recipe, seed=seeds[0]), out, title)]
+    return run_seeds(recipe, seeds, out, title)
+
+
+def stop_here(summary: "Summary | None" = None) -> None:
+    """The run was interrupted and is saved: say how to go on, and end as a program does that was told to."""
+    if is_main():
+        where = "" if summary is None else f" at step {summary.steps} of {summary.total_steps}"
+        command = shlex.join(["vitrine", *sys.argv[1:]])
+        print(f"Stopped{where}, and saved. To go on, give the same command again: {command}", file=sys.stderr)
+    sys.exit(128 + (summary.interrupted_by or 2 if summary is not None else 2))
+
+
+def is_main() -> bool:
+    """Whether this is the process that speaks: torchrun numbers them."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say_choice(choice: "RateChoice") -> None:
+    if is_main():
+        rows = [
+            (f"{rate:g}", format_share(summary.best), "chosen" if rate == choice.best else "")
+            for rate, summary in choice.summaries.items()
+        ]
+        print_table(("learning rate", "held-out top-1", ""), rows)
+
+
+def print_summaries(summaries: "list[Summary]", out: Path) -> None:
+    from vitrine.studies.seeds import compute_spread
+
+    columns = ("seed", "steps", "best on the way", "test top-1", "test top-5", "images", "exaFLOPs", "device-hours")
+    print_table(columns, [format_summary(summary) for summary in summaries])
+    tests = [summary.test_top1 for summary in summaries if summary.test_top1 is not None]
+    if len(tests) > 1:
+        spread = compute_spread(tests)
+        print(f"test top-1 over {len(tests)} seeds: {100 * spread.mean:.2f} ± {100 * (spread.std or 0.0):.2f} %")
+    models = out / "model" if (out / "model").is_dir() else out / "seed-*" / "model"
+    print(f"The model is in {models}, its curves in {models.parent / 'curves.png'}.")
+
+
+def format_summary(summary: "Summary") -> tuple[str, ...]:
+    best = "" if summary.best is None else f"{format_share(summary.best)} at step {summary.best_step}"
+    return (
+        str(summary.seed),
+        f"{summary.steps:,}",
+        best,
+        format_share(summary.test_top1),
+        format_share(summary.test_top5),
+        f"{summary.images:,}",
+        format_figure(summary.exaflops),
+        f"{summary.device_hours:.3g} {summary.device}",
+    )
+
+
+def format_share(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"

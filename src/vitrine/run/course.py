@@ -1,0 +1,133 @@
+"""The course of a run: after each step, whatever is due of reporting, evaluating, saving and stopping."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitrine.core.runtime import Runtime
+from vitrine.evaluate.classification import Classification
+from vitrine.recipe import Recipe
+from vitrine.run.folder import Standing
+from vitrine.run.stopping import Stop
+from vitrine.train.loop import TrainState
+from vitrine.train.metrics import Record
+
+# On a GPU, asking all processes whether one of them is to stop makes the host wait for the device.
+STEPS_BETWEEN_QUESTIONS = 8
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What a course calls. Evaluating and saving are done by all processes together, reporting by the main one."""
+
+    report: Callable[[int, Record], None]
+    evaluate: Callable[[TrainState], tuple[Classification, Record]] | None
+    """The accuracy that the best is chosen by, and all that was measured; None: there is nothing to evaluate on."""
+    save: Callable[[TrainState, Standing], None]
+    save_best: Callable[[TrainState], None]
+    say: Callable[[str], None]
+
+
+class Course:
+    """As one hook of the loop: `is_due` after every step, `act` when something is."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        runtime: Runtime,
+        actions: Actions,
+        stop: Stop,
+        standing: Standing,
+        total_steps: int,
+        read_waited_s: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.recipe, self.runtime, self.actions, self.stop, self.standing = recipe, runtime, actions, stop, standing
+        self.total_steps = total_steps
+        num_times = recipe.evaluation.num_times if actions.evaluate is not None else 0
+        self.evaluation_steps = {max(1, round(total_steps * time / num_times)) for time in range(1, num_times + 1)}
+        self.read_waited_s = read_waited_s
+        self.clock = clock
+        self.started_s = self.saved_s = self.marked_s = clock()
+        self.marked_step, self.marked_waited_s = standing.step, read_waited_s()
+        self.paused_s = 0.0
+        self.seconds_before = standing.seconds
+        self.read_step = standing.step
+        self.records: list[tuple[int, Record]] = []
+        """Of evaluations and checkpoints between two reports, each with its number of steps."""
+        self.wants_stop = self.wants_save = False
+
+    def is_due(self, step: int) -> bool:
+        self.ask_all(step)
+        return self.is_report_due(step) or step in self.evaluation_steps or self.is_saving_due(step) or self.wants_stop
+
+    def is_report_due(self, step: int) -> bool:
+        return step % self.recipe.report.every_steps == 0 or step == self.total_steps
+
+    def ask_all(self, step: int) -> None:
+        """Signals reach processes at different moments, and clocks differ: all have to agree on the step."""
+        if self.runtime.device.type != "cpu" and self.runtime.num_ranks > 1 and step % STEPS_BETWEEN_QUESTIONS != 0:
+            return
+        is_time = self.clock() - self.saved_s >= 60 * self.recipe.saving.every_minutes
+        self.wants_stop, self.wants_save = self.runtime.agree([self.stop.is_wanted, is_time])
+
+    def is_saving_due(self, step: int) -> bool:
+        every = self.recipe.saving.every_steps
+        return self.wants_save or self.wants_stop or step == self.total_steps or (every is not None and step % every == 0)
+
+    def act(self, state: TrainState, record: Record) -> None:
+        self.records.append((state.step - self.read_step, record))
+        self.read_step = state.step
+        if self.is_report_due(state.step) or self.wants_stop:
+            self.actions.report(state.step, {**average(self.records), **self.measure_speed(state.step)})
+            self.records = []
+        start_s = self.clock()
+        if state.step in self.evaluation_steps:
+            self.evaluate(state)
+        self.standing.step = state.step
+        if self.is_saving_due(state.step) or state.is_stopped:
+            self.save(state)
+        if self.wants_stop:
+            state.is_stopped = True
+        self.paused_s += self.clock() - start_s
+
+    def measure_speed(self, step: int) -> Record:
+        """Since the last report, without what was done in between."""
+        now_s, waited_s = self.clock(), self.read_waited_s()
+        seconds = max(now_s - self.marked_s - self.paused_s, 1e-9)
+        speed = {
+            "images_per_s": (step - self.marked_step) * self.recipe.loader.batch_size / seconds,
+            "waited": min(1.0, (waited_s - self.marked_waited_s) / seconds),
+            "seconds": self.seconds_before + now_s - self.started_s,
+        }
+        self.marked_s, self.marked_step, self.marked_waited_s, self.paused_s = now_s, step, waited_s, 0.0
+        return speed
+
+    def evaluate(self, state: TrainState) -> None:
+        assert self.actions.evaluate is not None
+        found, record = self.actions.evaluate(state)
+        self.actions.report(state.step, record)
+        standing, patience = self.standing, self.recipe.evaluation.patience
+        if standing.best is None or found.top1 > standing.best:
+            standing.best, standing.best_step, standing.num_worse = found.top1, state.step, 0
+            self.actions.save_best(state)
+        else:
+            standing.num_worse += 1
+        if patience and standing.num_worse >= patience and state.step < self.total_steps:
+            standing.stopped_early = state.is_stopped = True
+            self.actions.say(
+                f"Stopped at step {state.step}: no better since step {standing.best_step}, {patience} evaluations."
+            )
+
+    def save(self, state: TrainState) -> None:
+        self.standing.seconds = self.seconds_before + self.clock() - self.started_s
+        self.actions.save(state, self.standing)
+        self.saved_s = self.clock()
+
+
+def average(records: list[tuple[int, Record]]) -> Record:
+    """Over the steps of all of them; the rate is that of the last one."""
+    num_steps = sum(steps for steps, _ in records)
+    last = records[-1][1]
+    means = {name: sum(steps * record[name] for steps, record in records) / num_steps for name in last}
+    return {**means, "rate": last["rate"]}

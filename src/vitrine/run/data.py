@@ -1,0 +1,77 @@
+"""The images of a run: what it learns from, what it is watched on, and what it is tested on once."""
+
+from dataclasses import dataclass
+
+from vitrine.data.config import DataConfig, LoaderConfig
+from vitrine.data.loader import Loader
+from vitrine.data.memory import hold_in_memory
+from vitrine.data.opening import find_data, open_configured
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.source import Source
+from vitrine.data.transforms import Evaluation
+from vitrine.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RunData:
+    train: Source
+    watched: Source | None
+    """What is evaluated in the course of the run, and what the best is chosen by."""
+    watched_name: str
+    """held_out or val."""
+    test: Source | None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.train.class_names
+
+
+def open_run_data(recipe: Recipe) -> RunData:
+    config = recipe.data
+    train, held_out = open_configured(config)
+    require_labels(train, recipe)
+    splits = find_data(config.source).splits
+    watched, watched_name = held_out, "held_out"
+    if watched is None and recipe.evaluation.num_times > 0:
+        watched, watched_name = open_other(config, "val", splits), "val"
+    test = open_other(config, "test", splits) if recipe.evaluation.test else None
+    for source, split in ((watched, watched_name), (test, "test")):
+        if source is not None and source.class_names != train.class_names:
+            raise ValueError(
+                f"The classes of {config.source} are not the same in {split} as in training "
+                f"({len(source.class_names)} and {len(train.class_names)}, or in another order): give both the same."
+            )
+    return RunData(train, watched, watched_name, test)
+
+
+def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Source | None:
+    """A split that is not trained on, if there is one."""
+    if split not in splits or config.split == split:
+        return None
+    source = find_data(config.source).open(split)
+    return hold_in_memory(source, config.bad_images) if config.in_memory else source
+
+
+def require_labels(train: Source, recipe: Recipe) -> None:
+    name = recipe.data.source
+    if len(train.class_names) < 1:
+        raise ValueError(f"{name} has no labels, and learning from labels needs them: give images in folders by class.")
+    if train.labels.has_several and recipe.supervised.loss == "softmax":
+        raise ValueError(f"{name} has several labels per image, of which supervised.loss=softmax knows one: take sigmoid.")
+
+
+def build_evaluation_loader(
+    source: Source, preprocessing: Preprocessing, recipe: Recipe, *, rank: int = 0, num_ranks: int = 1
+) -> Loader:
+    """Every image once, in order, as the preprocessing has it."""
+    batch_size = -(-recipe.evaluation.batch_size // num_ranks) * num_ranks
+    config = LoaderConfig(batch_size=batch_size, last="keep", num_workers=recipe.loader.num_workers)
+    return Loader(
+        source,
+        Evaluation(preprocessing),
+        config,
+        shuffle=False,
+        bad_images=recipe.data.bad_images,
+        rank=rank,
+        num_ranks=num_ranks,
+    )

@@ -1,0 +1,160 @@
+"""The folder of a run: its recipe, its checkpoints, its metrics, and the model that comes out of it.
+
+recipe.json                 what was run
+metrics.jsonl               a line for each report and evaluation
+checkpoints/step-00000120/  model.safetensors, config.json, training.safetensors: the last few, to resume from
+best/                       the best of all evaluations
+model/                      the result, with the recipe beside it
+curves.png, summary.json    at the end
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from vitrine.core.files import explain_full_disk, write_json
+from vitrine.core.notices import notice
+from vitrine.core.sentences import list_names, summarise
+from vitrine.formats.checkpoint import Checkpoint, compute_checksum
+from vitrine.formats.load import load_checkpoint
+from vitrine.formats.save import save_checkpoint
+from vitrine.recipe import Recipe, list_differences, parse_recipe
+from vitrine.train.state import Tensors
+
+TRAINING_FILE = "training.safetensors"
+FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
+KEY = "vitrine_training"
+
+
+@dataclass
+class Standing:
+    """How far a run has come, and how it did so far. It is saved with each checkpoint."""
+
+    step: int = 0
+    best: float | None = None
+    """Accuracy of the best evaluation so far."""
+    best_step: int | None = None
+    num_worse: int = 0
+    """Evaluations since the best one."""
+    seconds: float = 0.0
+    """Spent, all attempts together."""
+    stopped_early: bool = False
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint to resume from."""
+
+    checkpoint: Checkpoint
+    training: Tensors = field(repr=False)
+    standing: Standing
+    path: Path
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
+        self.model = path / "model"
+        self.curves = path / "curves.png"
+        self.summary = path / "summary.json"
+        self.tensorboard = path / "tensorboard"
+
+    def open(self, recipe: Recipe) -> None:
+        """Make the folder, or make sure that it is this recipe's."""
+        if self.recipe.is_file():
+            self.require_same(recipe)
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise FileExistsError(f"{self.path} exists and is no folder of a run: choose another by --out.")
+        with explain_full_disk(self.path):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        write_json(self.recipe, recipe.to_json())
+
+    def require_same(self, recipe: Recipe) -> None:
+        differences = list_differences(self.read_recipe(), recipe)
+        if differences:
+            raise ValueError(
+                f"{self.path} holds a run of another recipe ({list_names(differences)}): give the same to resume it, or "
+                "another folder by --out."
+            )
+        self.checkpoints.mkdir(exist_ok=True)
+
+    def read_recipe(self) -> Recipe:
+        try:
+            content = json.loads(self.recipe.read_text())
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"{self.recipe} cannot be read ({summarise(error)}): restore it, or choose another folder."
+            ) from None
+        return parse_recipe(content, str(self.recipe))
+
+    def save_training(self, checkpoint: Checkpoint, training: Tensors, standing: Standing, keep_last: int) -> Path:
+        """Write a checkpoint to resume from, and remove what is older than the last few."""
+        path = self.checkpoints / f"step-{standing.step:08d}"
+
+        def write(folder: Path) -> None:
+            content = {"format": FORMAT, "standing": vars(standing), "checksum": compute_checksum(training)}
+            save_file(training, folder / TRAINING_FILE, metadata={"format": "pt", KEY: json.dumps(content)})
+
+        save_checkpoint(checkpoint, path, write_beside=write)
+        for old in list(self.list_checkpoints())[keep_last:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+    def save_model(self, checkpoint: Checkpoint, recipe: Recipe, path: Path) -> None:
+        """Write a model to use, with the recipe that it comes from."""
+        save_checkpoint(checkpoint, path, write_beside=lambda folder: write_json(folder / "recipe.json", recipe.to_json()))
+
+    def list_checkpoints(self) -> Iterator[Path]:
+        """The newest first."""
+        found = self.checkpoints.glob("step-*") if self.checkpoints.is_dir() else iter(())
+        yield from sorted((path for path in found if path.is_dir()), reverse=True)
+
+    def find_last(self) -> Saved | None:
+        """The newest checkpoint that is whole; None where there is none yet."""
+        damaged: list[str] = []
+        for path in self.list_checkpoints():
+            try:
+                saved = load_saved(path)
+            except (ValueError, OSError) as error:
+                damaged.append(f"{path} ({summarise(error)})")
+                continue
+            if damaged:
+                notice(f"Damaged: {list_names(damaged)}; the run goes on from {path}, the newest that is whole.")
+            return saved
+        if damaged:
+            raise ValueError(
+                f"Every checkpoint of the run is damaged: {list_names(damaged)}. Restore one, or remove {self.checkpoints} to "
+                "begin again."
+            )
+        return None
+
+
+def load_saved(path: Path) -> Saved:
+    content, training = read_training(path / TRAINING_FILE)
+    return Saved(load_checkpoint(path), training, Standing(**content["standing"]), path)
+
+
+def read_training(path: Path) -> tuple[dict[str, Any], Tensors]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+        content = json.loads(metadata[KEY])
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{path} is no training state, or was damaged: {summarise(error)}.") from None
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path} is of format {content.get('format')!r}; this version reads format {FORMAT}.")
+    if compute_checksum(tensors) != content.get("checksum"):
+        raise ValueError(f"{path} was damaged: its numbers do not fit its checksum.")
+    return content, tensors

@@ -1,0 +1,213 @@
+"""From a recipe to a trained model: data, network, objective, loop, evaluation, checkpoints."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import vitrine
+from vitrine.core.files import write_json
+from vitrine.core.runtime import Runtime, start_runtime
+from vitrine.data.loader import Loader
+from vitrine.data.transforms import Augmentation
+from vitrine.evaluate.classification import Classification
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
+from vitrine.models.cost import compute_cost
+from vitrine.models.registry import build_empty
+from vitrine.objectives.supervised import Supervised
+from vitrine.recipe import Recipe
+from vitrine.run.course import Actions, Course
+from vitrine.run.data import RunData, open_run_data
+from vitrine.run.folder import RunFolder, Saved, Standing
+from vitrine.run.measuring import Measurer
+from vitrine.run.reporting import Reporter, open_reporter
+from vitrine.run.start import build_start, rebuild, set_ridge_head
+from vitrine.run.stopping import Stop, stop_on_signals
+from vitrine.run.summary import Summary
+from vitrine.train.averaging import Average
+from vitrine.train.loop import Hook, TrainState, fit
+from vitrine.train.metrics import Record
+from vitrine.train.metrics_file import read_records
+from vitrine.train.optimizer import build_optimizer, freeze
+from vitrine.train.parallel import Parallel
+from vitrine.train.plot import plot_curves
+from vitrine.train.state import ENCODER, gather_model, gather_training, restore, scatter_weights
+
+
+def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summary:
+    """Train as the recipe says, from where the run in `out` stopped, if it did; the trained model is in `out`/model."""
+    folder = RunFolder(Path(out))
+    with start_runtime(recipe.device) as runtime, stop_on_signals() as stop:
+        with runtime.main_first():
+            folder.open(recipe)
+        if folder.summary.is_file():
+            return Summary(**json.loads(folder.summary.read_text()))
+        run = Run(recipe, folder, runtime)
+        with open_reporter(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter:
+            summary = run.train(stop, reporter)
+        if summary.is_finished and runtime.is_main:
+            plot_curves(read_records(folder.metrics), folder.curves, title)
+            write_json(folder.summary, asdict(summary))  # the last of all: what has it is finished
+        return summary
+
+
+class Run:
+    """One attempt at a run: from its beginning, or from its last checkpoint."""
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, runtime: Runtime) -> None:
+        require_divisible(recipe, runtime)
+        self.recipe, self.folder, self.runtime = recipe, folder, runtime
+        with runtime.main_first():  # who may fetch or index what the others then find
+            self.data = open_run_data(recipe)
+        self.total_steps = recipe.compute_total_steps(len(self.data.train))
+        saved = folder.find_last()
+        self.standing = Standing() if saved is None else saved.standing
+        self.start = begin(recipe, self.data, runtime) if saved is None else resume(saved, recipe)
+        mixing = recipe.mixing if is_mixed(recipe) else None
+        objective = Supervised(self.start.model, self.start.preprocessing, recipe.supervised, mixing, recipe.seed)
+        freeze(objective, recipe.optim)
+        self.parallel = Parallel(objective, recipe.machine, runtime)
+        average = None if recipe.polyak_factor is None else Average(objective, recipe.polyak_factor)
+        self.state = TrainState(objective, build_optimizer(objective, recipe.optim), average, self.standing.step)
+        if saved is not None:
+            restore(self.state, dict(saved.checkpoint.model.state_dict()), saved.training)
+        self.measurer = Measurer(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
+        self.loader = Loader(
+            self.data.train,
+            Augmentation(recipe.augment, self.start.preprocessing),
+            recipe.loader,
+            seed=recipe.seed,
+            bad_images=recipe.data.bad_images,
+            rank=runtime.rank,
+            num_ranks=runtime.num_ranks,
+            pin_memory=runtime.device.type == "cuda",
+        )
+
+    def train(self, stop: Stop, reporter: Reporter) -> Summary:
+        if not self.standing.stopped_early:
+            self.fit(stop, reporter)
+        is_finished = self.state.step == self.total_steps or self.standing.stopped_early
+        test = self.finish() if is_finished else None
+        return self.summarise(is_finished, None if is_finished else stop.signal, test)
+
+    def fit(self, stop: Stop, reporter: Reporter) -> None:
+        def evaluate(state: TrainState) -> tuple[Classification, Record]:
+            found, record = self.measurer.watch(state)
+            reporter.say(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in record.items()))
+            return found, record
+
+        actions = Actions(
+            report=reporter.report,
+            evaluate=None if self.data.watched is None else evaluate,
+            save=self.save,
+            save_best=self.save_best,
+            say=reporter.say,
+        )
+        course = Course(self.recipe, self.runtime, actions, stop, self.standing, self.total_steps, lambda: self.loader.waited_s)
+        try:
+            fit(
+                self.state,
+                self.loader.read(self.state.step, self.total_steps),
+                total_steps=self.total_steps,
+                optim=self.recipe.optim,
+                parallel=self.parallel,
+                runtime=self.runtime,
+                accumulation_steps=self.recipe.machine.accumulation_steps,
+                seed=self.recipe.seed,
+                hooks=(Hook(course.is_due, course.act),),
+            )
+        except FloatingPointError as error:
+            last = next(self.folder.list_checkpoints(), None)
+            kept = "no checkpoint was saved before" if last is None else f"the last good checkpoint is {last}"
+            raise ValueError(
+                f"The run cannot go on, because {error}; {kept}. Begin again in another folder (--out) with a lower "
+                "optim.learning_rate, a longer optim.warmup_steps, or optim.max_grad_norm=1."
+            ) from None
+
+    def finish(self) -> Classification | None:
+        """The weights that count, tested once and saved."""
+        if self.recipe.evaluation.patience is not None and self.folder.best.is_dir():
+            best = load_checkpoint(self.folder.best).model.state_dict()
+            scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
+            self.state.average = None
+        test = None if self.data.test is None else self.measurer.classify(self.state, self.data.test)
+        checkpoint = self.gather_checkpoint()
+        if checkpoint is not None:
+            self.folder.save_model(checkpoint, self.recipe, self.folder.model)
+        return test
+
+    def gather_checkpoint(self) -> Checkpoint | None:
+        """What is saved for use; None but in the main process."""
+        weights = gather_model(self.state)
+        if not self.runtime.is_main:
+            return None
+        model = build_empty(replace(self.start.model.config, gradient_checkpointing=False))
+        model.load_state_dict(weights, assign=True)
+        provenance = {**self.start.provenance, "trained_by": f"vitrine {vitrine.__version__}", "step": self.state.step}
+        return Checkpoint(model.eval(), self.start.preprocessing, self.data.class_names, provenance)
+
+    def save(self, state: TrainState, standing: Standing) -> None:
+        checkpoint, training = self.gather_checkpoint(), gather_training(state)
+        if checkpoint is not None:
+            self.folder.save_training(checkpoint, training, standing, self.recipe.saving.keep_last)
+
+    def save_best(self, state: TrainState) -> None:
+        checkpoint = self.gather_checkpoint()
+        if checkpoint is not None:
+            self.folder.save_model(checkpoint, self.recipe, self.folder.best)
+
+    def summarise(self, is_finished: bool, interrupted_by: int | None, test: Classification | None) -> Summary:
+        cost = compute_cost(self.start.model.config)
+        images = self.state.step * self.recipe.loader.batch_size
+        return Summary(
+            model=self.recipe.model.name or str(self.recipe.model.checkpoint),
+            num_parameters=cost.num_parameters,
+            num_train_images=len(self.data.train),
+            seed=self.recipe.seed,
+            learning_rate=self.recipe.optim.learning_rate,
+            total_steps=self.total_steps,
+            steps=self.state.step,
+            is_finished=is_finished,
+            stopped_early=self.standing.stopped_early,
+            interrupted_by=interrupted_by,
+            watched_on=None if self.data.watched is None else self.data.watched_name,
+            best=self.standing.best,
+            best_step=self.standing.best_step,
+            test_top1=None if test is None else test.top1,
+            test_top5=None if test is None else test.top5,
+            test_loss=None if test is None else test.loss,
+            num_test_images=None if test is None else test.num_images,
+            images=images,
+            exaflops=cost.compute_exaflops(images, 1),
+            device=self.runtime.device.type,
+            device_hours=self.standing.seconds / 3600 * self.runtime.num_ranks,
+        )
+
+
+def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
+    start = build_start(recipe, data.class_names)
+    if recipe.head_init == "ridge":
+        set_ridge_head(start, data.train, recipe, runtime.device)
+    return start
+
+
+def resume(saved: Saved, recipe: Recipe) -> Checkpoint:
+    """The network of a checkpoint; where the run began is not needed any more."""
+    model = rebuild(saved.checkpoint.model, gradient_checkpointing=recipe.machine.gradient_checkpointing)
+    return replace(saved.checkpoint, model=model)
+
+
+def is_mixed(recipe: Recipe) -> bool:
+    return recipe.mixing.mixup > 0 or recipe.mixing.cutmix > 0
+
+
+def require_divisible(recipe: Recipe, runtime: Runtime) -> None:
+    """Every process gets as many images of a batch, in whole parts; mixed ones in pairs."""
+    unit = runtime.num_ranks * recipe.machine.accumulation_steps * (2 if is_mixed(recipe) else 1)
+    if recipe.loader.batch_size % unit != 0:
+        raise ValueError(
+            f"loader.batch_size={recipe.loader.batch_size} must be a multiple of {unit}: {runtime.num_ranks} processes, "
+            f"machine.accumulation_steps={recipe.machine.accumulation_steps}{', mixing in pairs' if is_mixed(recipe) else ''}."
+        )
+    if recipe.loader.last == "keep" and runtime.num_ranks > 1:
+        raise ValueError("loader.last='keep' gives processes parts of different sizes: take wrap or drop with torchrun.")

@@ -1,0 +1,1 @@
+"""What trains many times."""

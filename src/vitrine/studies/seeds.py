@@ -1,0 +1,36 @@
+"""The same recipe with several seeds: the mean and the spread of what it reaches (table 2 of arXiv:2010.11929 has three)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+from vitrine.recipe import Recipe
+from vitrine.run.run import run_recipe
+from vitrine.run.summary import Summary
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one figure over the seeds."""
+
+    mean: float
+    std: float | None
+    """With n - 1; None for a single one."""
+
+
+def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> list[Summary]:
+    """Each in a folder of its own, those that are finished already only read; an interruption ends the list."""
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds={tuple(seeds)} has one of them twice: each can count once only.")
+    out.mkdir(parents=True, exist_ok=True)
+    summaries: list[Summary] = []
+    for seed in seeds:
+        summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}"))
+        if not summaries[-1].is_finished:
+            break
+    return summaries
+
+
+def compute_spread(figures: Sequence[float]) -> Spread:
+    return Spread(fmean(figures), stdev(figures) if len(figures) > 1 else None)

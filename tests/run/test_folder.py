@@ -1,0 +1,411 @@
+"""The folder of a run under what disks, crashes and people do to it."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.formats import cases
+from vitrine.core.notices import Notice
+from vitrine.data.config import DataConfig
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
+from vitrine.models.config import ViTConfig
+from vitrine.recipe import LoaderConfig, MachineConfig, OptimConfig, Recipe, ReportConfig, SavingConfig
+from vitrine.run.folder import TRAINING_FILE, RunFolder, Saved, Standing
+from vitrine.train.state import Tensors
+
+RECIPE = Recipe(data=DataConfig(source="digits"), total_steps=100)
+CONFIG = ViTConfig(width=4, depth=1, num_heads=1, mlp_dim=4, patch_size=4, image_size=(8, 8), num_classes=2)
+FILES = ("model.safetensors", "config.json", TRAINING_FILE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return cases.make_checkpoint(CONFIG)
+
+
+def make_training(step: int) -> Tensors:
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "optimizer.encoder.head.weight/exp_avg": torch.randn(2, 4, generator=generator),
+        "optimizer.encoder.head.weight/step": torch.tensor(float(step)),
+    }
+
+
+def make_standing(step: int) -> Standing:
+    return Standing(step=step, best=0.625, best_step=step - 1, num_worse=1, seconds=12.5)
+
+
+def save(folder: RunFolder, checkpoint: Checkpoint, *steps: int, keep_last: int = 2) -> None:
+    for step in steps:
+        at_step = replace(checkpoint, provenance={"step": step})
+        folder.save_training(at_step, make_training(step), make_standing(step), keep_last)
+
+
+def list_steps(folder: RunFolder) -> list[str]:
+    return [path.name for path in folder.list_checkpoints()]
+
+
+def require_saved(saved: Saved | None, checkpoint: Checkpoint, step: int) -> None:
+    """All of it is what was saved at the step."""
+    assert saved is not None
+    assert saved.standing == make_standing(step)
+    training = make_training(step)
+    assert saved.training.keys() == training.keys()
+    assert all(torch.equal(saved.training[name], tensor) for name, tensor in training.items())
+    weights = checkpoint.model.state_dict()
+    found = saved.checkpoint.model.state_dict()
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+    assert saved.checkpoint.model.config == checkpoint.model.config
+    assert saved.checkpoint.preprocessing == checkpoint.preprocessing
+    assert saved.checkpoint.class_names == checkpoint.class_names
+
+
+def test_a_new_folder_holds_the_recipe(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "first")
+    folder.open(RECIPE)
+    assert folder.read_recipe() == RECIPE
+    assert json.loads((tmp_path / "runs" / "first" / "recipe.json").read_text()) == RECIPE.to_json()
+    assert folder.find_last() is None
+    folder.open(RECIPE)
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    RunFolder(tmp_path).open(RECIPE)
+    assert RunFolder(tmp_path).read_recipe() == RECIPE
+
+
+@pytest.mark.parametrize(
+    "left", [["checkpoints"], [".recipe.json.vitrine-partial"], ["checkpoints", ".recipe.json.vitrine-partial"]]
+)
+def test_a_run_that_was_killed_as_it_began_can_begin_again(left: list[str], tmp_path: Path) -> None:
+    """All that a killed process leaves before recipe.json has its name."""
+    for name in left:
+        if name == "checkpoints":
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).write_text('{"model": ')
+    folder = RunFolder(tmp_path)
+    folder.open(RECIPE)
+    assert folder.read_recipe() == RECIPE
+
+
+def test_what_changes_no_number_may_be_other(folder: RunFolder) -> None:
+    other = replace(
+        RECIPE,
+        device="cpu",
+        machine=MachineConfig(accumulation_steps=4, gradient_checkpointing=True),
+        saving=SavingConfig(every_steps=3),
+        report=ReportConfig(every_steps=1),
+        loader=replace(RECIPE.loader, num_workers=3, prefetch=7),
+    )
+    before = folder.recipe.read_bytes()
+    folder.open(other)
+    assert folder.recipe.read_bytes() == before
+
+
+def test_another_recipe_is_refused_with_every_field_that_differs(folder: RunFolder) -> None:
+    other = replace(
+        RECIPE,
+        seed=3,
+        optim=OptimConfig(learning_rate=0.5),
+        loader=LoaderConfig(batch_size=8),
+        polyak_factor=0.99,
+        total_steps=7,
+    )
+    before = folder.recipe.read_bytes()
+    with pytest.raises(ValueError, match=r"run holds a run of another recipe \(.*another folder by --out") as caught:
+        folder.open(other)
+    for difference in (
+        "seed was 0 and is 3",
+        "optim.learning_rate was 0.001 and is 0.5",
+        "loader.batch_size was 256 and is 8",
+        "polyak_factor was None and is 0.99",
+        "total_steps was 100 and is 7",
+    ):
+        assert difference in str(caught.value)
+    assert "optim.beta1" not in str(caught.value)
+    assert folder.recipe.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', '{"unknown": 1}', "\0\0\0"])
+def test_a_damaged_recipe_is_named(content: str, folder: RunFolder) -> None:
+    folder.recipe.write_text(content)
+    with pytest.raises(ValueError, match=r"recipe\.json (cannot be read|is no recipe of this version)"):
+        folder.open(RECIPE)
+    assert folder.recipe.read_text() == content
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years")
+    with pytest.raises(FileExistsError, match=r"exists and is no folder of a run: choose another by --out\."):
+        RunFolder(tmp_path).open(RECIPE)
+    with pytest.raises(FileExistsError, match=r"thesis\.txt exists and is no folder of a run"):
+        RunFolder(tmp_path / "thesis.txt").open(RECIPE)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("kind", ["below a file", "in /proc"])
+def test_where_nothing_can_be_written_a_sentence_says_so(kind: str, tmp_path: Path) -> None:
+    """Not the number and the words that the system has for it: the place, and what to do."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "run" if kind == "below a file" else Path("/proc/run")
+    with pytest.raises(OSError, match=r"^(?!\[Errno).*run.*(choose|give|--out)"):
+        RunFolder(path).open(RECIPE)
+
+
+def test_what_is_saved_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5)
+    require_saved(folder.find_last(), checkpoint, 5)
+    again = load_checkpoint(folder.checkpoints / "step-00000005")  # each of them is a model to use, too
+    assert again.provenance["step"] == 5
+
+
+def test_an_empty_standing_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    folder.save_training(checkpoint, {}, Standing(step=1), 1)
+    saved = folder.find_last()
+    assert saved is not None
+    assert saved.standing == Standing(step=1)
+    assert saved.training == {}
+
+
+@pytest.mark.parametrize(("keep_last", "kept"), [(1, [12]), (2, [12, 9]), (3, [12, 9, 2]), (9, [12, 9, 2, 1])])
+def test_the_last_few_are_kept(keep_last: int, kept: list[int], folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 1, 2, 9, 12, keep_last=keep_last)
+    assert list_steps(folder) == [f"step-{step:08d}" for step in kept]
+    assert sorted(os.listdir(folder.checkpoints)) == sorted(list_steps(folder))
+
+
+def test_a_checkpoint_is_never_without_another_while_it_is_written(
+    folder: RunFolder, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder, checkpoint, 1, keep_last=1)
+    seen: list[bool] = []
+    replace_file = os.replace
+
+    def watch(source: Any, target: Any) -> None:
+        seen.append((folder.checkpoints / "step-00000001" / "model.safetensors").is_file())
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", watch)
+    save(folder, checkpoint, 2, keep_last=1)
+    assert seen
+    assert all(seen)
+    assert list_steps(folder) == ["step-00000002"]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zero(path: Path) -> None:
+    """What some file systems have in place of data that never reached the disk."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip_last(path: Path) -> None:
+    flip(path, path.stat().st_size - 1, 0x10)
+
+
+def flip(path: Path, position: int, mask: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= mask
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [truncate, empty, zero, Path.unlink, flip_last])
+def test_of_a_damaged_checkpoint_the_one_before_is_taken(
+    name: str, damage: Callable[[Path], None], folder: RunFolder, checkpoint: Checkpoint
+) -> None:
+    save(folder, checkpoint, 5, 10)
+    damage(folder.checkpoints / "step-00000010" / name)
+    with pytest.warns(
+        Notice, match=r"^Damaged: .*step-00000010 \(.*\); the run goes on from .*step-00000005, the newest that is whole\.$"
+    ):
+        saved = folder.find_last()
+    require_saved(saved, checkpoint, 5)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whichever_byte_is_flipped_nothing_else_is_loaded(name: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Either it is noticed, and the one before is taken, or it did not matter."""
+    save(folder, checkpoint, 5, 10)
+    path = folder.checkpoints / "step-00000010" / name
+    whole, drawn = path.read_bytes(), random.Random(name)
+    positions = {drawn.randrange(len(whole)) for _ in range(20)}
+    for word in (
+        b"standing",
+        b'step\\":',
+        b'best\\":',
+        b"num_worse",
+        b"checksum",
+        b"mean",
+        b"std",
+        b"resize",
+        b"norm_eps",
+        b"gelu",
+    ):
+        if word in whole:  # where a number or a name begins that a flip makes another one
+            start = whole.index(word)
+            positions.update(range(start + len(word) - 1, min(start + len(word) + 5, len(whole))))
+    for position in sorted(positions):
+        path.write_bytes(whole)
+        flip(path, position, 1 << drawn.randrange(3))
+        saved, is_noticed = find_quietly(folder)
+        require_saved(saved, checkpoint, 5 if is_noticed else 10)
+
+
+def find_quietly(folder: RunFolder) -> tuple[Saved | None, bool]:
+    """The last checkpoint, and whether another one was said to be damaged."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        saved = folder.find_last()
+    return saved, any("Damaged" in str(each.message) for each in said)
+
+
+def test_if_all_are_damaged_nothing_begins_anew_by_itself(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5, 10)
+    truncate(folder.checkpoints / "step-00000005" / "model.safetensors")
+    empty(folder.checkpoints / "step-00000010" / TRAINING_FILE)
+    with pytest.raises(
+        ValueError, match=r"^Every checkpoint of the run is damaged: .*00000010.*00000005.*or remove .*checkpoints to"
+    ):
+        folder.find_last()
+    assert list_steps(folder) == ["step-00000010", "step-00000005"]
+
+
+def test_a_newer_version_s_training_state_is_not_guessed_at(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5)
+    path = folder.checkpoints / "step-00000005" / TRAINING_FILE
+    path.write_bytes(path.read_bytes().replace(b'\\"format\\": 1', b'\\"format\\": 2'))
+    with pytest.raises(ValueError, match=r"format 2; this version reads format 1"):
+        folder.find_last()
+
+
+def test_a_damaged_checkpoint_is_written_over(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """By the run that went on from the one before and came to the same step."""
+    save(folder, checkpoint, 5, 10)
+    truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
+    save(folder, checkpoint, 10)
+    require_saved(folder.find_last(), checkpoint, 10)
+    assert list_steps(folder) == ["step-00000010", "step-00000005"]
+
+
+@pytest.mark.parametrize("keep_last", [1, 2])
+def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(keep_last: int, folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """The run went on from the one before and, saving by the clock, at other steps: what is newest by its number is damaged."""
+    save(folder, checkpoint, 5, 10)
+    truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
+    save(folder, checkpoint, 7, 8, keep_last=keep_last)
+    saved, _ = find_quietly(folder)
+    require_saved(saved, checkpoint, 8)
+    assert len([name for name in list_steps(folder) if name in ("step-00000007", "step-00000008")]) == keep_last
+
+
+@pytest.mark.parametrize("name", ["step-00000005.bak", "step-best", "step-00000005 copy"])
+def test_a_copy_that_somebody_made_is_neither_resumed_from_nor_removed(
+    name: str, folder: RunFolder, checkpoint: Checkpoint
+) -> None:
+    save(folder, checkpoint, 5)
+    shutil.copytree(folder.checkpoints / "step-00000005", folder.checkpoints / name)
+    save(folder, checkpoint, 6, 7, 8)
+    require_saved(folder.find_last(), checkpoint, 8)
+    assert (folder.checkpoints / name / "model.safetensors").is_file()
+    assert {"step-00000007", "step-00000008"} <= set(os.listdir(folder.checkpoints))
+
+
+def test_what_a_killed_job_left_half_is_removed_by_the_next_save(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Or every kill would cost the disk a checkpoint, which is gigabytes of a large model."""
+    save(folder, checkpoint, 5)
+    for name in (".step-00000006.vitrine-partial", ".step-00000004.vitrine-old"):
+        shutil.copytree(folder.checkpoints / "step-00000005", folder.checkpoints / name)
+    require_saved(folder.find_last(), checkpoint, 5)  # which does not take them for checkpoints
+    save(folder, checkpoint, 9)
+    assert sorted(os.listdir(folder.checkpoints)) == ["step-00000005", "step-00000009"]
+
+
+def test_a_removal_that_was_killed_is_finished(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 1, 2, 3, keep_last=9)
+    (folder.checkpoints / "step-00000001" / TRAINING_FILE).unlink()
+    save(folder, checkpoint, 4)
+    assert list_steps(folder) == ["step-00000004", "step-00000003"]
+
+
+def test_a_full_disk_costs_a_sentence_and_nothing_that_was_saved(
+    folder: RunFolder, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder, checkpoint, 5)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)  # where a disk tells that it is full, if not before
+        with pytest.raises(OSError, match=r"step-00000010.* cannot be written, because the disk is full: make room"):
+            save(folder, checkpoint, 10)
+    assert os.listdir(folder.checkpoints) == ["step-00000005"]
+    require_saved(folder.find_last(), checkpoint, 5)
+    save(folder, checkpoint, 10)
+    require_saved(folder.find_last(), checkpoint, 10)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a small disk can be made by root on Linux only")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path, checkpoint: Checkpoint) -> None:
+    folder = RunFolder(small_disk / "run")
+    folder.open(RECIPE)
+    save(folder, checkpoint, 5)
+    full = small_disk / "something"
+    with pytest.raises(OSError, match="No space left"):
+        full.write_bytes(bytes(2**20))
+    with pytest.raises(OSError, match=r"^(?!\[Errno).*step-00000010.*(room|full)"):
+        save(folder, checkpoint, 10)
+    require_saved(folder.find_last(), checkpoint, 5)
+    with pytest.raises(OSError, match=r"^(?!\[Errno).*other.*(room|full)"):
+        RunFolder(small_disk / "other").open(RECIPE)
+    full.unlink()
+    save(folder, checkpoint, 10)
+    require_saved(folder.find_last(), checkpoint, 10)
+    RunFolder(small_disk / "other").open(RECIPE)  # which the full disk left neither made nor in the way
+
+
+def test_a_model_to_use_has_the_recipe_beside_it(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    folder.save_model(checkpoint, RECIPE, folder.model)
+    assert sorted(os.listdir(folder.model)) == ["config.json", "model.safetensors", "recipe.json"]
+    assert json.loads((folder.model / "recipe.json").read_text()) == RECIPE.to_json()
+    again = load_checkpoint(folder.model)
+    assert all(torch.equal(tensor, checkpoint.model.state_dict()[name]) for name, tensor in again.model.state_dict().items())
+    folder.save_model(checkpoint, RECIPE, folder.model)  # again in its place

@@ -1,0 +1,559 @@
+"""Runs that are killed, interrupted, damaged and moved, against the same run left in peace: weights are compared bit by bit.
+
+Children are forked from a server that has imported everything, so that a run in a process of its own begins at once.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.formats import cases
+from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, read_weights, write_data
+from vitrine.core.notices import Notice
+from vitrine.data.mixing import Mixing
+from vitrine.evaluate.config import EvaluationConfig
+from vitrine.formats.save import save_checkpoint
+from vitrine.models.settings import ModelSettings
+from vitrine.recipe import MachineConfig, OptimConfig, Recipe, SavingConfig, with_changes
+from vitrine.run import run as module
+from vitrine.run.folder import RunFolder
+from vitrine.run.run import run_recipe
+from vitrine.train.metrics_file import read_records
+
+SERVER = multiprocessing.get_context("forkserver")
+PATIENCE_S = 60.0
+MEASURED_BY_CLOCK = ("images_per_s", "waited", "seconds")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared() -> Iterator[None]:
+    SERVER.set_forkserver_preload(["vitrine.cli", "vitrine.commands.train", "vitrine.run.run", "pytest", "tests.run.test_run"])
+    with torch.random.fork_rng():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes as long as all the rest of such a run."""
+    monkeypatch.setattr(module, "plot_curves", lambda records, path, title: None)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_data(tmp_path_factory.mktemp("data") / "shades.npz")
+
+
+def train(recipe: Recipe, out: Path, kill_at: int | None = None, environment: dict[str, str] | None = None) -> None:
+    """In a child: the run, which kills itself at an operation on its files, if so wished; else it leaves their number."""
+    os.environ.update(environment or {})
+    module.plot_curves = lambda records, path, title: None
+    count = count_operations(out, kill_at)
+    summary = run_recipe(recipe, out)
+    if os.environ.get("RANK", "0") == "0":
+        out.with_suffix(".count").write_text(str(count[0]))
+        out.with_suffix(".summary").write_text(json.dumps(asdict(summary)))
+
+
+def count_operations(out: Path, kill_at: int | None) -> list[int]:
+    """Python tells of every file that is opened, renamed, made or removed just before it is done."""
+    count = [0]
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir") and str(arguments[0]).startswith(str(out)):
+            count[0] += 1
+            if count[0] == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    return count
+
+
+def command(arguments: Sequence[str], errors: Path) -> None:
+    """In a child: `vitrine` in a group of its own, as a shell starts it."""
+    os.setsid()
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.argv = ["vitrine", *arguments]
+    module.plot_curves = lambda records, path, title: None
+    from vitrine.cli import main
+
+    main(list(arguments))
+
+
+def begin(method: str, target: Callable[..., None], *arguments: Any) -> None:
+    """In a child: processes of its own are started as any program of this Python starts them, not as it was started."""
+    multiprocessing.set_start_method(method, force=True)
+    target(*arguments)
+
+
+def start(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
+    process = SERVER.Process(target=begin, args=(multiprocessing.get_start_method(), target, *arguments))
+    process.start()
+    return process
+
+
+def finish(process: ForkServerProcess) -> int:
+    process.join(PATIENCE_S)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+        pytest.fail("the run did not come to an end")
+    return code
+
+
+def wait_for(is_there: Callable[[], bool], process: Any) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not is_there():
+        if time.monotonic() > until:
+            pytest.fail("what was waited for did not happen")
+        is_over = process.exitcode is not None if isinstance(process, ForkServerProcess) else process.poll() is not None
+        assert not is_over, "the run ended before it could be interrupted"
+        time.sleep(0.002)
+
+
+def has_lines(path: Path, number: int) -> bool:
+    return path.exists() and path.read_bytes().count(b"\n") >= number
+
+
+def strip(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in record.items() if name not in MEASURED_BY_CLOCK} for record in records]
+
+
+def require_same_run(one: Path, other: Path) -> None:
+    """Weights to the byte, every record once and the same, and the summary but for the time."""
+    for name in ("model", "best"):
+        assert (one / name).is_dir() == (other / name).is_dir()
+        if (one / name).is_dir():
+            for file in ("model.safetensors", "config.json"):
+                assert (one / name / file).read_bytes() == (other / name / file).read_bytes(), f"{name}/{file}"
+    assert strip(read_records(one / "metrics.jsonl")) == strip(read_records(other / "metrics.jsonl"))
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
+    assert {**summaries[0], "device_hours": 0} == {**summaries[1], "device_hours": 0}
+    last = [sorted((folder / "checkpoints").glob("step-*"))[-1] for folder in (one, other)]
+    assert last[0].name == last[1].name
+    # The header of training.safetensors has the seconds; its numbers, and all of the other file, are the same.
+    assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
+    trained = [RunFolder(folder).find_last() for folder in (one, other)]
+    assert trained[0] is not None
+    assert trained[1] is not None
+    assert trained[0].training.keys() == trained[1].training.keys()
+    assert all(torch.equal(tensor, trained[1].training[name]) for name, tensor in trained[0].training.items())
+    assert replace(trained[0].standing, seconds=0) == replace(trained[1].standing, seconds=0)
+
+
+def list_leftovers(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
+
+
+# Killed
+
+
+@pytest.fixture(scope="module")
+def steadily_saved(source: str) -> Recipe:
+    """Saved at every step: most of its time goes into checkpoints, so that most kills find it there."""
+    return make_recipe(source, total_steps=8, polyak_factor=0.7, saving=SavingConfig(every_steps=1))
+
+
+@pytest.fixture(scope="module")
+def left_in_peace(steadily_saved: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, float]:
+    """The run to compare with, the number of operations on its files, and its seconds."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    process, start_s = start(train, steadily_saved, out), time.monotonic()
+    assert finish(process) == 0
+    return out, int(out.with_suffix(".count").read_text()), time.monotonic() - start_s
+
+
+def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[int | float]) -> int:
+    """Kills at so many file operations (int) or after so many seconds (float) of each attempt; says how many hit a run."""
+    num_killed = 0
+    for moment in moments:
+        process = start(train, recipe, out, moment if isinstance(moment, int) else None)
+        if isinstance(moment, float):
+            process.join(moment)
+            process.kill()
+        code = finish(process)
+        assert code in (-signal.SIGKILL, 0)
+        num_killed += code != 0
+    assert finish(start(train, recipe, out)) == 0
+    return num_killed
+
+
+def test_a_run_that_is_killed_three_times_comes_to_the_same(
+    steadily_saved: Recipe, left_in_peace: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    """In the middle of writing, at any moment, and in writing again."""
+    whole, num_operations, seconds = left_in_peace
+    drawn = random.Random(20)
+    moments = (
+        drawn.randrange(20, num_operations // 3),
+        0.3 + drawn.random() * seconds / 3,
+        drawn.randrange(20, num_operations // 3),
+    )
+    assert kill_and_resume(steadily_saved, tmp_path / "run", moments) == 3
+    require_same_run(tmp_path / "run", whole)
+    assert list_leftovers(tmp_path / "run") == []
+
+
+def test_a_run_that_is_killed_as_it_begins_begins_again(
+    steadily_saved: Recipe, left_in_peace: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    """Each of the first operations is of the folder, of recipe.json and of metrics.jsonl, which are there or not or half."""
+    assert kill_and_resume(steadily_saved, tmp_path / "run", range(1, 7)) == 6
+    require_same_run(tmp_path / "run", left_in_peace[0])
+
+
+def test_a_run_that_is_killed_as_it_ends_ends_again(
+    steadily_saved: Recipe, left_in_peace: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    """All steps are done, and the model or the summary are not written, or half; resumed it needs fewer operations."""
+    whole, num_operations, _ = left_in_peace
+    assert kill_and_resume(steadily_saved, tmp_path / "run", (num_operations - 12, 9, 5)) == 3
+    require_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(10))
+def test_a_run_that_is_killed_fifty_times_comes_to_the_same(
+    seed: int, steadily_saved: Recipe, left_in_peace: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    """Ten runs of five kills each; an attempt that was finished before its moment came is followed by another run's."""
+    whole, num_operations, seconds = left_in_peace
+    drawn, num_killed = random.Random(seed), 0
+    for attempt in range(100):
+        out = tmp_path / f"run-{attempt}"
+        by_time = [0.1 + drawn.random() * seconds for _ in range(2)]
+        by_operation = [drawn.randrange(1, num_operations // 2) for _ in range(3)]
+        moments = drawn.sample([*by_time, *by_operation], 5)
+        num_killed += kill_and_resume(steadily_saved, out, moments)
+        require_same_run(out, whole)
+        if num_killed >= 5:
+            return
+    pytest.fail("the runs were too quick to be killed")
+
+
+# Interrupted, in this process
+
+
+def run_interrupted(recipe: Recipe, out: Path, step: int, number: int = signal.SIGTERM) -> Any:
+    with pytest.MonkeyPatch.context() as patched:
+        interrupt_at(step, number, patched)
+        return run_recipe(recipe, out)
+
+
+VARIANTS: dict[str, tuple[dict[str, Any], int]] = {
+    "in mid-epoch": ({}, 7),
+    "layers at their rates": ({"optim": {"kind": "sgd", "layer_decay": 0.5, "frozen_blocks": 1}, "polyak_factor": 0.5}, 5),
+    "mixed, in parts": ({"mixing": Mixing(mixup=0.4), "machine": MachineConfig(accumulation_steps=2)}, 5),
+    "dropped last batches": ({"loader": {"last": "drop"}, "optim": {"decay": "rsqrt", "cooldown_steps": 4}}, 6),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(variant: str, source: str, tmp_path: Path) -> None:
+    changes, step = VARIANTS[variant]
+    recipe = make_recipe(source, **changes)
+    run_recipe(recipe, tmp_path / "whole")
+    summary = run_interrupted(recipe, tmp_path / "run", step)
+    assert (summary.steps, summary.is_finished, summary.interrupted_by) == (step, False, signal.SIGTERM)
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert run_recipe(recipe, tmp_path / "run").is_finished
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_that_is_interrupted_at_every_step_comes_to_the_same(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(source, total_steps=5, polyak_factor=0.9)
+    run_recipe(recipe, tmp_path / "whole")
+    for step in range(1, 5):
+        assert run_interrupted(recipe, tmp_path / "run", step, signal.SIGINT).steps == step
+    assert run_interrupted(recipe, tmp_path / "run", 5, signal.SIGINT).is_finished  # nothing is left to interrupt
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("interrupted_at", [3, 7])
+def test_early_stopping_with_averaged_weights_goes_on(interrupted_at: int, source: str, tmp_path: Path) -> None:
+    """Interrupted before its best, and between the evaluations that are worse."""
+    recipe = make_recipe(
+        source,
+        optim=OptimConfig(learning_rate=0.5, warmup_steps=4, decay="constant", max_grad_norm=None),
+        total_steps=20,
+        polyak_factor=0.5,
+        evaluation=EvaluationConfig(num_times=10, patience=3),
+    )
+    whole = run_recipe(recipe, tmp_path / "whole")
+    assert whole.stopped_early
+    assert whole.steps > interrupted_at
+    run_interrupted(recipe, tmp_path / "run", interrupted_at)
+    assert run_recipe(recipe, tmp_path / "run").best_step == whole.best_step
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_that_stopped_early_and_was_killed_does_not_train_on(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(
+        source,
+        optim=OptimConfig(learning_rate=0.5, warmup_steps=4, decay="constant", max_grad_norm=None),
+        total_steps=20,
+        evaluation=EvaluationConfig(num_times=10, patience=2),
+    )
+    run_recipe(recipe, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "model")
+    assert run_recipe(recipe, tmp_path / "run").stopped_early
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_what_it_began_from_is_not_needed_any_more(source: str, tmp_path: Path) -> None:
+    save_checkpoint(cases.make_checkpoint(CONFIG), tmp_path / "saved")
+    recipe = make_recipe(source, model=ModelSettings(checkpoint=str(tmp_path / "saved"), dropout_rate=0.2), head_init="ridge")
+    run_recipe(recipe, tmp_path / "whole")
+    run_interrupted(recipe, tmp_path / "run", 5)
+    shutil.rmtree(tmp_path / "saved")
+    run_recipe(recipe, tmp_path / "run")
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_another_number_of_workers_changes_nothing(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(source, augment={"erase_rate": 0.5}, total_steps=8)
+    run_recipe(recipe, tmp_path / "whole")
+    run_interrupted(with_changes(recipe, loader={"num_workers": 2}), tmp_path / "run", 3)
+    run_interrupted(with_changes(recipe, loader={"num_workers": 0}), tmp_path / "run", 5)
+    run_recipe(with_changes(recipe, loader={"num_workers": 1, "prefetch": 5}), tmp_path / "run")
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_another_way_of_saving_reporting_and_recomputing_changes_nothing(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(source, polyak_factor=0.9)
+    run_recipe(recipe, tmp_path / "whole")
+    other = with_changes(
+        recipe, machine={"gradient_checkpointing": True}, saving=SavingConfig(every_steps=2, keep_last=1), device=None
+    )
+    run_interrupted(recipe, tmp_path / "run", 5)
+    run_recipe(other if not torch.cuda.is_available() else replace(other, device="cpu"), tmp_path / "run")
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_another_recipe_is_refused_in_mid_run_and_the_run_is_left_alone(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(source)
+    run_interrupted(recipe, tmp_path, 5)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"another recipe \(optim\.learning_rate was 0\.01 and is 0\.5\)"):
+        run_recipe(with_changes(recipe, optim={"learning_rate": 0.5}), tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+# Damaged
+
+
+@pytest.fixture(scope="module")
+def interrupted(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Path]:
+    """A run left in peace, and the same one with checkpoints of steps 6 and 7."""
+    folder = tmp_path_factory.mktemp("damaged")
+    recipe = make_recipe(source, polyak_factor=0.7, saving=SavingConfig(every_steps=3))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "plot_curves", lambda records, path, title: None)
+        run_recipe(recipe, folder / "whole")
+        run_interrupted(recipe, folder / "run", 7)
+    assert [path.name for path in RunFolder(folder / "run").list_checkpoints()] == ["step-00000007", "step-00000006"]
+    return recipe, folder / "run", folder / "whole"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "config.json"])
+@pytest.mark.parametrize("is_flipped", [False, True], ids=["truncated", "flipped"])
+def test_with_a_damaged_last_checkpoint_it_goes_on_from_the_one_before(
+    name: str, is_flipped: bool, interrupted: tuple[Recipe, Path, Path], tmp_path: Path
+) -> None:
+    recipe, run, whole = interrupted
+    shutil.copytree(run, tmp_path / "run")
+    damaged = tmp_path / "run" / "checkpoints" / "step-00000007" / name
+    content = bytearray(damaged.read_bytes())
+    content[-3] ^= 0x40  # of numbers, or of the last line of JSON
+    damaged.write_bytes(content if is_flipped else content[: len(content) // 2])
+    with pytest.warns(
+        Notice, match=r"^Damaged: .*step-00000007 .*; the run goes on from .*step-00000006, the newest that is whole\.$"
+    ):
+        assert run_recipe(recipe, tmp_path / "run").is_finished
+    require_same_run(tmp_path / "run", whole)
+
+
+def test_with_nothing_whole_left_it_stops_and_says_so(interrupted: tuple[Recipe, Path, Path], tmp_path: Path) -> None:
+    recipe, run, _ = interrupted
+    shutil.copytree(run, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/training.safetensors"):
+        path.write_bytes(b"")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"^Every checkpoint of the run is damaged: .*or remove .* to begin again\.$"):
+        run_recipe(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as it says
+    assert run_recipe(recipe, tmp_path / "run").is_finished
+    require_same_run(tmp_path / "run", interrupted[2])
+
+
+# As a command
+
+
+@pytest.fixture(scope="module")
+def long_run(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Path]:
+    """Long enough to be interrupted from outside; its recipe in a file, and what it comes to."""
+    folder = tmp_path_factory.mktemp("long")
+    recipe = make_recipe(source, total_steps=80, loader={"num_workers": 1}, evaluation=EvaluationConfig(num_times=0))
+    (folder / "recipe.json").write_text(json.dumps(recipe.to_json()))
+    assert finish(start(train, recipe, folder / "whole")) == 0
+    return recipe, folder / "recipe.json", folder / "whole"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_finishes_the_step_saves_and_says_how_to_go_on(
+    number: int, long_run: tuple[Recipe, Path, Path], tmp_path: Path
+) -> None:
+    """As Ctrl-C in a terminal, `timeout` and schedulers send it: to the processes that read images as well."""
+    _, recipe_file, whole = long_run
+    words = ["train", str(recipe_file), "--out", str(tmp_path / "run")]
+    process = start(command, words, tmp_path / "errors")
+    wait_for(lambda: has_lines(tmp_path / "run" / "metrics.jsonl", 3), process)
+    os.killpg(process.pid, number)
+    code, errors = finish(process), (tmp_path / "errors").read_text()
+    assert code == 128 + number, errors
+    saved = RunFolder(tmp_path / "run").find_last()
+    assert saved is not None
+    assert 3 <= saved.standing.step < 80
+    lines = errors.splitlines()
+    assert lines[-1] == (
+        f"Stopped at step {saved.standing.step} of 80, and saved. To go on, give the same command again: "
+        f"vitrine {' '.join(words)}"
+    )
+    assert "Traceback" not in errors
+    assert read_records(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == saved.standing.step
+
+    assert finish(start(command, words, tmp_path / "errors")) == 0
+    assert f"Going on from step {saved.standing.step}, saved in {tmp_path / 'run'}." in (tmp_path / "errors").read_text()
+    require_same_run(tmp_path / "run", whole)
+
+
+def test_the_command_refuses_another_recipe_in_a_sentence(long_run: tuple[Recipe, Path, Path], tmp_path: Path) -> None:
+    _, recipe_file, whole = long_run
+    words = ["train", str(recipe_file), "--out", str(whole), "--seed", "1", "--optim.learning-rate", "0.5"]
+    assert finish(start(command, words, tmp_path / "errors")) == 2
+    assert (tmp_path / "errors").read_text() == (
+        f"vitrine: {whole} holds a run of another recipe (optim.learning_rate was 0.01 and is 0.5, seed was 0 and is 1): give "
+        "the same to resume it, or another folder by --out.\n"
+    )
+
+
+# Several processes
+
+
+def start_ranks(num_ranks: int, recipe: Recipe, out: Path, target: Callable[..., None] = train) -> list[ForkServerProcess]:
+    """As torchrun does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    environments = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    return [start(target, recipe, out, None, environment) for environment in environments]
+
+
+def finish_all(processes: list[ForkServerProcess]) -> list[int]:
+    return [finish(process) for process in processes]
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_two_processes_that_are_killed_go_on_as_two_or_as_one(sharding: Any, source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(
+        source,
+        model={"dropout_rate": 0.0},  # which every process draws for itself
+        total_steps=20,
+        polyak_factor=0.7,
+        machine=MachineConfig(sharding=sharding),
+        saving=SavingConfig(every_steps=2),
+    )
+    alone, whole, run, moved = (tmp_path / name for name in ("alone", "whole", "run", "moved"))
+    run_recipe(recipe, alone)
+    assert finish_all(start_ranks(2, recipe, whole)) == [0, 0]
+    processes = start_ranks(2, recipe, run)
+    wait_for(lambda: (run / "checkpoints" / "step-00000004").is_dir(), processes[0])
+    for process in processes:
+        process.kill()
+    assert finish_all(processes) == [-signal.SIGKILL] * 2
+    shutil.copytree(run, moved)
+
+    assert finish_all(start_ranks(2, recipe, run)) == [0, 0]
+    require_same_run(run, whole)
+    run_recipe(recipe, moved)
+    for folder in (whole, moved):  # other orders of the same sums
+        torch.testing.assert_close(read_weights(folder / "model"), read_weights(alone / "model"), rtol=1e-4, atol=1e-5)
+        losses = [
+            [record["loss"] for record in read_records(each / "metrics.jsonl") if "loss" in record] for each in (folder, alone)
+        ]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def train_on_a_slow_disk(recipe: Recipe, out: Path, kill_at: int | None, environment: dict[str, str]) -> None:
+    """In a child: whatever the main process writes takes its time, in which the others could get ahead of it."""
+    synced = os.fsync
+
+    def sync_slowly(descriptor: int) -> None:
+        time.sleep(0.05)
+        synced(descriptor)
+
+    os.fsync = sync_slowly
+    train(recipe, out, kill_at, environment)
+
+
+def test_all_processes_test_the_best_weights_and_not_the_best_but_one(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(
+        source, model={"dropout_rate": 0.0}, evaluation=EvaluationConfig(num_times=2, patience=0), optim={"final_rate": 0.0}
+    )
+    assert finish_all(start_ranks(2, recipe, tmp_path / "run", train_on_a_slow_disk)) == [0, 0]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["best_step"] == 12  # as it should be for this test to say something
+    top1, _, loss = measure(tmp_path / "run" / "model", source, "test")
+    assert summary["test_top1"] == top1
+    assert summary["test_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_run_of_torchrun_is_stopped_by_sigterm_and_goes_on_alone(long_run: tuple[Recipe, Path, Path], tmp_path: Path) -> None:
+    recipe, recipe_file, _ = long_run
+    words = ["train", str(recipe_file), "--out", str(tmp_path / "run")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitrine", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(launch, env=environment, stdout=errors, stderr=errors, start_new_session=True)
+        try:
+            wait_for(lambda: has_lines(tmp_path / "run" / "metrics.jsonl", 3), process)
+            process.terminate()
+            assert process.wait(PATIENCE_S) != 0
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    said = (tmp_path / "errors").read_text()
+    saved = RunFolder(tmp_path / "run").find_last()
+    assert saved is not None, said
+    assert said.count(f"Stopped at step {saved.standing.step} of 80, and saved. To go on, give the same command again:") == 1
+    summary = run_recipe(recipe, tmp_path / "run")
+    assert summary.is_finished
+    assert summary.steps == 80
+    steps = [record["step"] for record in read_records(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == list(range(1, 81))

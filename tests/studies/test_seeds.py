@@ -1,0 +1,113 @@
+"""Several seeds: each is the run that it would be alone, in a folder of its own; mean and spread as NumPy has them."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.run.test_run import TOTAL_STEPS, are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
+from vitrine.recipe import Recipe
+from vitrine.run import run
+from vitrine.run.run import run_recipe
+from vitrine.run.summary import Summary
+from vitrine.studies.seeds import Spread, compute_spread, run_seeds
+
+SEEDS = (3, 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def generator() -> Iterator[None]:
+    """Runs seed everyone's generator; other tests are to find theirs."""
+    with torch.random.fork_rng():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_curves() -> Iterator[None]:
+    """Drawing takes as long as all the rest of such a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "plot_curves", lambda records, path, title: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return make_recipe(write_data(tmp_path_factory.mktemp("data") / "shades.npz"))
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Summary]]:
+    out = tmp_path_factory.mktemp("runs") / "new" / "seeds"
+    return out, run_seeds(recipe, SEEDS, out, "shades")
+
+
+def test_each_seed_has_its_run(finished: tuple[Path, list[Summary]], recipe: Recipe) -> None:
+    out, summaries = finished
+    assert sorted(path.name for path in out.iterdir()) == ["seed-0", "seed-3"]
+    assert [summary.seed for summary in summaries] == list(SEEDS)
+    for summary in summaries:
+        top1, _, _ = measure(out / f"seed-{summary.seed}" / "model", recipe.data.source, "test")
+        assert summary.is_finished
+        assert summary.test_top1 == top1
+
+
+def test_a_seed_is_the_run_that_it_would_be_alone(finished: tuple[Path, list[Summary]], recipe: Recipe, tmp_path: Path) -> None:
+    alone = run_recipe(replace(recipe, seed=3), tmp_path / "alone", "alone")
+    out, summaries = finished
+    assert are_equal(read_weights(out / "seed-3" / "model"), read_weights(tmp_path / "alone" / "model"))
+    assert replace(summaries[0], device_hours=alone.device_hours) == alone
+    assert not are_equal(read_weights(out / "seed-3" / "model"), read_weights(out / "seed-0" / "model"))
+
+
+def test_finished_ones_are_read_and_not_run_again(finished: tuple[Path, list[Summary]], recipe: Recipe) -> None:
+    out, summaries = finished
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert run_seeds(recipe, tuple(reversed(SEEDS)), out, "shades") == list(reversed(summaries))
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+
+
+def test_an_interruption_ends_the_list_and_can_be_resumed(
+    finished: tuple[Path, list[Summary]], recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(5, signal.SIGTERM, patch)
+        (summary,) = run_seeds(recipe, SEEDS, tmp_path / "seeds", "shades")
+    assert (summary.is_finished, summary.steps, summary.interrupted_by) == (False, 5, signal.SIGTERM)
+    assert not (tmp_path / "seeds" / "seed-0").exists()
+    resumed = run_seeds(recipe, SEEDS, tmp_path / "seeds", "shades")
+    out, summaries = finished
+    assert [{**asdict(one), "device_hours": 0} for one in resumed] == [{**asdict(one), "device_hours": 0} for one in summaries]
+    for seed in SEEDS:
+        assert are_equal(
+            read_weights(tmp_path / "seeds" / f"seed-{seed}" / "model"), read_weights(out / f"seed-{seed}" / "model")
+        )
+
+
+def test_a_signal_at_the_last_step_of_a_run_is_heard_too(recipe: Recipe, tmp_path: Path) -> None:
+    """That run is finished, but whoever asked to stop did not ask for the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(TOTAL_STEPS, signal.SIGTERM, patch)
+        summaries = run_seeds(recipe, SEEDS, tmp_path / "seeds", "shades")
+    assert [summary.steps for summary in summaries] == [TOTAL_STEPS]
+    assert not (tmp_path / "seeds" / "seed-0").exists()
+
+
+def test_a_seed_twice_is_refused_before_anything_is_trained(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"seeds=\(1, 2, 1\) has one of them twice"):
+        run_seeds(recipe, (1, 2, 1), tmp_path / "seeds", "shades")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("figures", [(0.5, 0.7), (0.81, 0.79, 0.8), (0.3, 0.3, 0.3, 0.3)])
+def test_mean_and_spread_are_numpy_s(figures: tuple[float, ...]) -> None:
+    spread = compute_spread(figures)
+    assert spread.mean == pytest.approx(np.mean(figures), rel=1e-12)
+    assert spread.std == pytest.approx(np.std(figures, ddof=1), rel=1e-12, abs=1e-15)
+
+
+def test_one_figure_has_no_spread() -> None:
+    assert compute_spread([0.75]) == Spread(0.75, None)

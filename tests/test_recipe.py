@@ -1,0 +1,326 @@
+"""A recipe: checked before anything is loaded, written and read again, compared field by field."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_package import BLOCKS
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.mixing import Mixing
+from vitrine.evaluate.config import EvaluationConfig
+from vitrine.models.settings import ModelSettings
+from vitrine.objectives.config import SupervisedConfig
+from vitrine.recipe import FREE, Recipe, list_differences, list_fields, parse_recipe, with_changes
+from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+
+# Not one field of it is as usual, so that whatever is lost on the way to a file is missed.
+UNUSUAL = Recipe(
+    model=ModelSettings(
+        name="R50+ViT-B/16",
+        preprocess="imagenet",
+        image_size=64,
+        num_channels=1,
+        patch_size=2,
+        width=24,
+        depth=3,
+        num_heads=2,
+        mlp_dim=48,
+        gelu="erf",
+        norm_eps=1e-5,
+        pool="mean",
+        hidden_head=True,
+        head_bias=-10.0,
+        num_registers=2,
+        position="none",
+        layer_scale=1e-4,
+        dropout_rate=0.1,
+        stochastic_depth_rate=0.2,
+        stem_stages=(1, 2),
+        stem_width_factor=0.5,
+        stem_num_groups=4,
+    ),
+    data=DataConfig(
+        source="digits",
+        split="test",
+        subset="5/class",
+        subset_seed=3,
+        exclude=Path("bad/names.txt"),
+        held_out=0.25,
+        bad_images="skip",
+        in_memory=True,
+    ),
+    loader=LoaderConfig(batch_size=24, last="drop", num_workers=3, prefetch=5),
+    augment=AugmentConfig(
+        crop="random",
+        crop_area=(0.1, 0.9),
+        crop_ratio=(0.5, 1.5),
+        resize=80,
+        padding=2,
+        interpolation="bicubic",
+        flip=False,
+        rand_augment_ops=2,
+        rand_augment_magnitude=7.5,
+        erase_rate=0.3,
+        erase_fill="grey",
+    ),
+    mixing=Mixing(mixup=0.2, cutmix=0.5),
+    supervised=SupervisedConfig(label_smoothing=0.1),
+    optim=OptimConfig(
+        kind="sgd",
+        learning_rate=0.3,
+        weight_decay=0.2,
+        decay_mask="all",
+        beta1=0.8,
+        beta2=0.99,
+        eps=1e-7,
+        momentum=0.5,
+        warmup_steps=4,
+        decay="piecewise",
+        final_rate=1e-4,
+        decay_at=(0.5,),
+        rsqrt_timescale=7,
+        cooldown_steps=2,
+        max_grad_norm=None,
+        layer_decay=0.75,
+        frozen_blocks=1,
+    ),
+    epochs=2.5,
+    total_steps=40,
+    polyak_factor=0.99,
+    evaluation=EvaluationConfig(num_times=3, batch_size=8, resize=72, patience=2, test=False, few_shot=5),
+    machine=MachineConfig(
+        precision="bfloat16", compile=True, gradient_checkpointing=True, accumulation_steps=4, sharding="fsdp"
+    ),
+    saving=SavingConfig(every_minutes=1.5, every_steps=7, keep_last=3),
+    report=ReportConfig(every_steps=3, tensorboard=True),
+    seed=-5,
+    device="cpu",
+)
+# Those that belong to networks and losses other than this one's.
+AS_USUAL = {"model.checkpoint", "model.stages", "model.width_factor", "model.num_groups", "supervised.loss", "head_init"}
+BACKGROUND = Recipe(epochs=1)
+
+
+def as_written_and_read(recipe: Recipe) -> Recipe:
+    return parse_recipe(json.loads(json.dumps(recipe.to_json(), allow_nan=False)), "recipe.json")
+
+
+def test_an_unusual_recipe_is_unusual_everywhere() -> None:
+    usual = dict(list_fields(BACKGROUND.to_json()))
+    assert {name for name, value in list_fields(UNUSUAL.to_json()) if usual[name] == value} == AS_USUAL
+
+
+def test_every_field_survives_a_file() -> None:
+    assert as_written_and_read(UNUSUAL) == UNUSUAL
+    assert as_written_and_read(BACKGROUND) == BACKGROUND
+    for model in (ModelSettings(name="R50x1", stages=(1, 2), width_factor=0.5, num_groups=4), ModelSettings(checkpoint="here")):
+        recipe = replace(BACKGROUND, model=model)
+        assert as_written_and_read(recipe) == recipe
+
+
+def test_a_recipe_of_before_a_field_existed_has_its_usual_value() -> None:
+    content = BACKGROUND.to_json()
+    del content["report"], content["optim"]["layer_decay"]
+    assert parse_recipe(content, "recipe.json") == BACKGROUND
+
+
+def list_leaves(config: Any, prefix: str = "") -> set[str]:
+    names: set[str] = set()
+    for field in fields(config):
+        value = getattr(config, field.name)
+        names |= list_leaves(value, f"{prefix}{field.name}.") if is_dataclass(value) else {f"{prefix}{field.name}"}
+    return names
+
+
+def test_fields_have_the_names_of_the_command_line() -> None:
+    assert {name for name, _ in list_fields(UNUSUAL.to_json())} == list_leaves(UNUSUAL)
+
+
+@pytest.mark.parametrize("name", sorted(list_leaves(UNUSUAL) - AS_USUAL))
+def test_a_field_that_differs_is_named_unless_a_run_may_be_resumed_with_it(name: str) -> None:
+    """One at a time is changed in what a file would hold; some alone make no recipe, and then are refused by name."""
+    *groups, leaf = name.split(".")
+    content, other = UNUSUAL.to_json(), BACKGROUND.to_json()
+    place, usual = content, other
+    for group in groups:
+        place, usual = place[group], usual[group]
+    before, place[leaf] = place[leaf], usual[leaf]
+    try:
+        changed = parse_recipe(content, "recipe.json")
+    except ValueError as error:
+        assert leaf in str(error) or name == "model.name"
+        return
+    is_free = any(name == free or name.startswith(f"{free}.") for free in FREE)
+    expected = [] if is_free else [f"{name} was {before!r} and is {usual[leaf]!r}"]
+    assert list_differences(UNUSUAL, changed) == expected
+
+
+def test_only_what_changes_no_number_is_free() -> None:
+    free = {name for name in list_leaves(UNUSUAL) if any(name == free or name.startswith(f"{free}.") for free in FREE)}
+    assert free == {
+        "device",
+        "loader.num_workers",
+        "loader.prefetch",
+        "machine.accumulation_steps",
+        "machine.compile",
+        "machine.gradient_checkpointing",
+        "machine.precision",
+        "machine.sharding",
+        "report.every_steps",
+        "report.tensorboard",
+        "saving.every_minutes",
+        "saving.every_steps",
+        "saving.keep_last",
+    }
+
+
+def test_numbers_that_are_equal_do_not_differ() -> None:
+    assert list_differences(replace(BACKGROUND, epochs=3), as_written_and_read(replace(BACKGROUND, epochs=3.0))) == []
+
+
+def test_every_field_that_differs_is_listed() -> None:
+    assert list_differences(BACKGROUND, with_changes(BACKGROUND, seed=1, optim={"learning_rate": 0.5}, epochs=2)) == [
+        "optim.learning_rate was 0.001 and is 0.5",
+        "epochs was 1 and is 2",
+        "seed was 0 and is 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "num_images", "batch_size", "steps"),
+    [
+        (1, 1000, 10, 100),
+        (3, 1437, 64, 67),  # 67.36
+        (90, 1_281_167, 1024, 112_603),  # 112602.6
+        (7, 303_000_000, 4096, 517_822),
+        (0.5, 100, 10, 5),
+        (1, 3, 256, 1),  # fewer images than a batch: still a step
+        (0.001, 10, 10, 1),
+    ],
+)
+def test_epochs_become_steps(epochs: float, num_images: int, batch_size: int, steps: int) -> None:
+    recipe = Recipe(epochs=epochs, loader=LoaderConfig(batch_size=batch_size))
+    assert recipe.compute_total_steps(num_images) == steps
+
+
+def test_steps_count_where_both_are_given() -> None:
+    assert Recipe(epochs=3, total_steps=7).compute_total_steps(10_000) == 7
+
+
+def test_warm_up_has_to_fit_as_soon_as_the_length_is_known() -> None:
+    optim = OptimConfig(warmup_steps=10)
+    with pytest.raises(ValueError, match=r"warmup_steps=10 and cooldown_steps=0 leave nothing of total_steps=10"):
+        Recipe(total_steps=10, optim=optim)
+    recipe = Recipe(epochs=1, optim=optim, loader=LoaderConfig(batch_size=10))
+    assert recipe.compute_total_steps(110) == 11
+    with pytest.raises(ValueError, match=r"leave nothing of total_steps=10"):
+        recipe.compute_total_steps(100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "epochs and total_steps are both None: give one of them"),
+        ({"epochs": 0}, "epochs=0 must be above 0."),
+        ({"epochs": -1.5}, "epochs=-1.5 must be above 0."),
+        ({"epochs": float("inf")}, "epochs=inf must be a number."),
+        ({"epochs": "3"}, "epochs='3' must be a number."),
+        ({"total_steps": 0}, "total_steps=0 must be at least 1."),
+        ({"total_steps": 2.0}, "total_steps=2.0 must be a whole number."),
+        ({"epochs": 1, "seed": 1.0}, "seed=1.0 must be a whole number."),
+        ({"epochs": 1, "seed": None}, "seed=None must be a whole number."),
+        ({"epochs": 1, "polyak_factor": 1.0}, "polyak_factor=1.0 must be between 0 and 1"),
+        ({"epochs": 1, "polyak_factor": 0.0}, "polyak_factor=0.0 must be between 0 and 1"),
+        ({"epochs": 1, "head_init": "random"}, "head_init='random' must be one of zero, ridge."),
+        ({"epochs": 1, "head_init": "ridge"}, "head_init='ridge' is for a checkpoint's features: give model.checkpoint"),
+        (
+            {"epochs": 1, "machine": MachineConfig(accumulation_steps=3)},
+            "machine.accumulation_steps=3 must divide loader.batch_size=256.",
+        ),
+        (
+            {"epochs": 1, "loader": LoaderConfig(batch_size=3), "mixing": Mixing(mixup=0.2)},
+            "loader.batch_size=3 in 1 parts cannot be mixed, which is done in pairs",
+        ),
+        (
+            {
+                "epochs": 1,
+                "loader": LoaderConfig(batch_size=6),
+                "mixing": Mixing(cutmix=1.0),
+                "machine": MachineConfig(accumulation_steps=2),
+            },
+            "loader.batch_size=6 in 2 parts cannot be mixed, which is done in pairs",
+        ),
+    ],
+)
+def test_mistakes_cost_a_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Recipe(**settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "Recipe must be an object, not []."),
+        (None, "Recipe must be an object, not None."),
+        ({}, "epochs and total_steps are both None"),
+        ({"epochs": 1, "epoch": 2}, "Recipe has no field 'epoch'."),
+        ({"epochs": 1, "optim": {"rate": 0.1}}, "OptimConfig has no field 'rate'."),
+        ({"epochs": 1, "optim": None}, "OptimConfig must be an object, not None."),
+        ({"epochs": 1, "optim": [1]}, "OptimConfig must be an object, not [1]."),
+        ({"epochs": [1]}, "epochs=(1,) must be a number."),
+        ({"epochs": {"number": 1}}, "epochs={'number': 1} must be a number."),
+        ({"epochs": True}, "epochs=True must be a number."),
+        ({"epochs": 1, "model": {}}, "model.name=None and model.checkpoint=None"),
+        ({"epochs": 1, "model": {"name": "ViT-Ti/16", "image_size": [8, 8]}}, "image_size=(8, 8) must be a whole number."),
+        ({"epochs": 1, "optim": {"decay_at": "0.3"}}, "decay_at"),
+        ({"epochs": 1, "optim": {"decay_at": ["x"]}}, ""),
+        ({"epochs": 1, "augment": {"crop_area": [0.5]}}, "crop_area=(0.5,) must be two shares"),
+        ({"epochs": 1, "data": {"exclude": 3}}, "exclude=3 must be a Path"),
+        ({"epochs": 1, "data": {"subset": 5}}, "subset=5 must be text"),
+    ],
+)
+def test_a_file_that_is_no_recipe_costs_a_sentence(content: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"old.json is no recipe of this version: {message}".rstrip())) as error:
+        parse_recipe(content, "old.json")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [({"device": 3}, "device"), ({"data": {"source": 3}}, "source"), ({"model": {"checkpoint": 3}}, "checkpoint")],
+)
+def test_a_number_in_place_of_a_word_is_refused(content: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"old.json is no recipe of this version: {name}=3 must be"):
+        parse_recipe({"epochs": 1, **content}, "old.json")
+
+
+def test_changes_go_into_their_groups_and_leave_the_rest() -> None:
+    changed = with_changes(BACKGROUND, optim={"learning_rate": 0.5, "momentum": 0.1}, seed=3, mixing=Mixing(mixup=0.2))
+    assert (changed.optim.learning_rate, changed.optim.momentum, changed.seed, changed.mixing.mixup) == (0.5, 0.1, 3, 0.2)
+    assert replace(changed, optim=BACKGROUND.optim, seed=0, mixing=Mixing()) == BACKGROUND
+    with pytest.raises(ValueError, match="learning_rate=-1 must be above 0"):
+        with_changes(BACKGROUND, optim={"learning_rate": -1})
+
+
+def test_recipes_are_frozen_and_named() -> None:
+    with pytest.raises(FrozenInstanceError):
+        BACKGROUND.seed = 3  # pyright: ignore
+    with pytest.raises(TypeError):
+        Recipe(ModelSettings(name="ViT-Ti/16"))
+
+
+def test_two_recipes_do_not_share_their_parts_by_accident() -> None:
+    assert Recipe(epochs=1) == BACKGROUND
+    assert Recipe(epochs=1).model == ModelSettings(name="ViT-Ti/16")
+
+
+def test_recipes_need_no_torch() -> None:
+    code = f"{BLOCKS['finder']}\nfrom vitrine.recipe import *; print(parse_recipe(Recipe(epochs=3).to_json(), 'x').epochs)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "3\n"), result.stderr
