@@ -129,7 +129,7 @@ def test_commands_that_read_their_own_words_are_commands_like_the_others(name: s
 @pytest.mark.parametrize("block", BLOCKS)
 def test_help_of_training_needs_no_torch(block: str) -> None:
     """With the values of a recipe, and of data that was opened for it."""
-    commands = [["train", "digits", "--help"], ["finetune", "a-model", "digits", "--help"], ["finetune", "--help"]]
+    commands = [["train", "digits", "--help"], ["finetune", "a-model", "shapes", "--help"], ["finetune", "--help"]]
     code = f"""{BLOCKS[block]}
 from vitrine.cli import main
 for words in {commands!r}:
@@ -143,6 +143,6 @@ for words in {commands!r}:
     usages = [line for line in result.stdout.splitlines() if line.startswith("usage:")]
     assert [line.split("[")[0].strip() for line in usages] == [
         "usage: vitrine train digits",
-        "usage: vitrine finetune a-model digits",
+        "usage: vitrine finetune a-model shapes",
         "usage: vitrine finetune MODEL DATA",
     ]

@@ -230,16 +230,9 @@ def test_the_description_of_a_model_is_no_recipe(digits: Path, capsys: pytest.Ca
     assert "is no recipe of this version" in fail(capsys, digits / "model" / "config.json")
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_lists_help_and_mistakes_need_no_torch(block: str) -> None:
-    commands = [
-        ["--list"],
-        ["digits", "--help"],
-        [str(digits / "recipe.json"), "--help"],
-        ["digits", "--seed", "x"],
-        ["digist"],
-    ]
-    code = f"""{BLOCKS[block]}
+def test_lists_help_and_mistakes_need_no_torch() -> None:
+    commands = [["--list"], ["digits", "--help"], ["digits", "--seed", "x"], ["digist"]]
+    code = f"""{BLOCKS["finder"]}
 from vitrine.cli import main
 for words in {commands!r}:
     try:
@@ -260,6 +253,7 @@ def test_help_of_a_recipe_in_a_file_needs_no_torch(digits: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.full
 def test_a_run_as_a_program_of_its_own(digits: Path, tmp_path: Path) -> None:
     """Results on standard output, which may go into a file; the course of the run on standard error."""
     words = ["train", str(digits / "recipe.json"), "--out", "run"]

