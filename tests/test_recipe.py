@@ -142,6 +142,13 @@ def test_fields_have_the_names_of_the_command_line() -> None:
     assert {name for name, _ in list_fields(UNUSUAL.to_json())} == list_leaves(UNUSUAL)
 
 
+def read_or_complain(content: object) -> Recipe | str:
+    try:
+        return parse_recipe(content, "recipe.json")
+    except ValueError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("name", sorted(list_leaves(UNUSUAL) - AS_USUAL))
 def test_a_field_that_differs_is_named_unless_a_run_may_be_resumed_with_it(name: str) -> None:
     """One at a time is changed in what a file would hold; some alone make no recipe, and then are refused by name."""
@@ -151,10 +158,9 @@ def test_a_field_that_differs_is_named_unless_a_run_may_be_resumed_with_it(name:
     for group in groups:
         place, usual = place[group], usual[group]
     before, place[leaf] = place[leaf], usual[leaf]
-    try:
-        changed = parse_recipe(content, "recipe.json")
-    except ValueError as error:
-        assert leaf in str(error) or name == "model.name"
+    changed = read_or_complain(content)
+    if isinstance(changed, str):
+        assert leaf in changed or name == "model.name"
         return
     is_free = any(name == free or name.startswith(f"{free}.") for free in FREE)
     expected = [] if is_free else [f"{name} was {before!r} and is {usual[leaf]!r}"]

@@ -19,7 +19,7 @@ from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
-from vitrine.recipe import list_differences, parse_recipe, with_changes
+from vitrine.recipe import parse_recipe, with_changes
 from vitrine.recipes.table import TRANSFERS, Transfer
 from vitrine.run import run
 

@@ -104,7 +104,8 @@ def test_one_run_is_printed_and_written(recipe: Path, whole: Path, tmp_path: Pat
     output = capsys.readouterr()
     top1, _, _ = measure(whole / "model", json.loads(recipe.read_text())["data"]["source"], "test")
     lines = output.out.splitlines()
-    assert lines[0].split() == "seed steps best on the way test top-1 test top-5 images exaFLOPs device-hours".split()
+    columns = [column.strip() for column in lines[0].split("  ") if column]
+    assert columns == ["seed", "steps", "best on the way", "test top-1", "test top-5", "images", "exaFLOPs", "device-hours"]
     assert lines[1].split()[:2] == ["0", str(TOTAL_STEPS)]
     assert f"{100 * top1:.2f} %" in lines[1]
     assert lines[2:] == [f"The model is in {whole / 'model'}, its curves in {whole / 'curves.png'}."]

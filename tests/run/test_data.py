@@ -86,10 +86,17 @@ def test_data_that_is_not_divided_is_all_trained_on(tmp_path: Path) -> None:
     assert data.watched is data.test is None
 
 
-def test_validation_images_are_left_alone_by_a_run_without_evaluations(arrays: str) -> None:
-    data = open_run_data(make(arrays, EvaluationConfig(num_times=0)))
-    assert data.watched is None
-    assert data.test is not None
+def test_validation_images_are_the_test_where_there_is_no_other_and_they_chose_nothing(tmp_path: Path) -> None:
+    """As in ImageNet, whose test labels nobody has."""
+    source = write_arrays(tmp_path / "made.npz", ("train", "val"))
+    watched_on_val = open_run_data(make(source))
+    assert len(names(watched_on_val.watched)) == 9
+    assert watched_on_val.test is None
+    held_out = open_run_data(make(source, held_out=0.2))
+    assert held_out.watched_name == "held_out"
+    assert names(held_out.test) == [f"made.npz/x_val[{index}]" for index in range(9)]
+    assert open_run_data(make(source, held_out=0.2, split="val")).test is None
+    assert open_run_data(make(source, EvaluationConfig(test=False), held_out=0.2)).test is None
 
 
 def test_test_images_are_left_alone_while_settings_are_chosen(arrays: str) -> None:

@@ -110,7 +110,8 @@ def test_a_run_that_was_killed_as_it_began_can_begin_again(left: list[str], tmp_
     assert folder.read_recipe() == RECIPE
 
 
-def test_what_changes_no_number_may_be_other(folder: RunFolder) -> None:
+def test_what_changes_no_number_may_be_other(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5)
     other = replace(
         RECIPE,
         device="cpu",
@@ -150,7 +151,8 @@ def test_another_recipe_is_refused_with_every_field_that_differs(folder: RunFold
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', '{"unknown": 1}', "\0\0\0"])
-def test_a_damaged_recipe_is_named(content: str, folder: RunFolder) -> None:
+def test_a_damaged_recipe_is_named(content: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5)
     folder.recipe.write_text(content)
     with pytest.raises(ValueError, match=r"recipe\.json (cannot be read|is no recipe of this version)"):
         folder.open(RECIPE)
@@ -164,6 +166,20 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"thesis\.txt exists and is no folder of a run"):
         RunFolder(tmp_path / "thesis.txt").open(RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_recipe_of_something_else_is_left_alone(folder: RunFolder, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """A cook's, and ours beside a model that came out of a run: neither is a run that has not saved anything yet."""
+    cake = tmp_path / "cake"
+    cake.mkdir()
+    (cake / "recipe.json").write_text('{"flour": 500}')
+    (cake / "photo.txt").write_text("brown")
+    folder.save_model(checkpoint, RECIPE, folder.model)
+    for path in (cake, folder.model):
+        before = {each.name: each.read_bytes() for each in path.iterdir()}
+        with pytest.raises(FileExistsError, match=r"exists and is no folder of a run: choose another by --out\."):
+            RunFolder(path).open(replace(RECIPE, seed=1))
+        assert {each.name: each.read_bytes() for each in path.iterdir()} == before
 
 
 @pytest.mark.parametrize("kind", ["below a file", "in /proc"])

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from tests.formats import cases
-from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, read_weights, write_data
+from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, write_data
 from vitrine.core.notices import Notice
 from vitrine.data.mixing import Mixing
 from vitrine.evaluate.config import EvaluationConfig
@@ -484,7 +484,7 @@ def finish_all(processes: list[ForkServerProcess]) -> list[int]:
     return [finish(process) for process in processes]
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+@pytest.mark.parametrize("sharding", ["ddp", pytest.param("fsdp", marks=pytest.mark.full)])
 def test_two_processes_that_are_killed_go_on_as_two_or_as_one(sharding: Any, source: str, tmp_path: Path) -> None:
     recipe = make_recipe(
         source,

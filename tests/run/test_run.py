@@ -277,7 +277,7 @@ def test_patience_takes_the_best_and_not_the_last(source: str, tmp_path: Path) -
 @pytest.mark.usefixtures("no_curves")
 def test_without_evaluations_there_is_no_best(source: str, tmp_path: Path) -> None:
     summary = run_recipe(make_recipe(source, evaluation=EvaluationConfig(num_times=0, test=False), total_steps=3), tmp_path)
-    assert (summary.best, summary.best_step, summary.watched_on, summary.test_top1) == (None, None, None, None)
+    assert (summary.best, summary.best_step, summary.test_top1) == (None, None, None)
     assert not (tmp_path / "best").exists()
     assert all("loss" in record for record in read_records(tmp_path / "metrics.jsonl"))
 

@@ -4,12 +4,12 @@ Everything here runs on one process, too, and the tests compare the two. What br
 broken case does not hide the others.
 """
 
+import faulthandler
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from vitrine.train.state import Tensors, gather_model, gather_training, restore
 BATCH_SIZE, NUM_STEPS = 16, 20
 HALF, BEYOND = 10, 14
 BAD_STEP = 2
-PATIENCE = timedelta(seconds=60)
+PATIENCE_S = 60
 CLASSES = ("one", "two", "three", "four", "five")
 SMALL: dict[str, Any] = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 16}
 STEM: dict[str, Any] = {"image_size": 32, "stem_stages": (1, 2), "stem_width_factor": 0.25, "stem_num_groups": 4}
@@ -266,9 +266,11 @@ def main(out: Path) -> None:
     with start_runtime("cpu") as runtime:
 
         def note(name: str, function: Callable[..., Any], *arguments: Any) -> None:
+            # What breaks in one process alone leaves the others waiting for it: then all end, and say where.
+            faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
             found[name] = attempt(function, runtime, *arguments)
             (out / f"{runtime.rank}.json").write_text(json.dumps(found))
-            dist.monitored_barrier(timeout=PATIENCE)  # what broke in one process alone leaves the others waiting for it
+            dist.barrier()
 
         for name, case in CURVES.items():
             note(name, run_curve, case)
