@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from vitrine.core.arguments import parse_arguments, parse_options, unbox
+from vitrine.core.arguments import parse_arguments, parse_known_options, parse_options, unbox
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,27 @@ def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: vitrine test" in out
     assert "How quick." in out
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), DEFAULTS),
+        (("--bogus", "5", "--num-steps", "9", "--other.flag"), replace(DEFAULTS, num_steps=9)),
+        (("word", "--num-steps=9", "--bogus=5"), replace(DEFAULTS, num_steps=9)),
+        (("--help",), DEFAULTS),
+        (("-h", "--num-steps", "9"), replace(DEFAULTS, num_steps=9)),
+        (("--inner.sizes", "4", "5", "--bogus", "6", "7"), replace(DEFAULTS, inner=replace(DEFAULTS.inner, sizes=(4, 5)))),
+        (("--num-steps", "many"), None),
+        (("--inner.rate", "-1"), None),
+        (("--num-steps",), None),
+    ],
+)
+def test_some_words_are_known_among_others(
+    words: tuple[str, ...], found: Outer | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse_known_options(Outer, list(words), DEFAULTS) == found
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_command_is_bound_and_not_yet_called() -> None:

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrine.formats.tensors import MAX_JSON_BYTES, NUMPY_DTYPES, list_names, open_tensors, parse_json, read_json
+from vitrine.core.files import MAX_JSON_BYTES, parse_json, read_json
+from vitrine.formats.tensors import NUMPY_DTYPES, list_names, open_tensors
 
 SAMPLE = {"a.weight": torch.randn(3, 4), "b": torch.randn(()), "c/kernel": torch.randn(2, 1, 3)}
 FLOATS = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
@@ -267,7 +268,7 @@ def test_what_is_no_json(content: bytes, message: str, tmp_path: Path) -> None:
 def test_json_of_any_length_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "a.json").open("wb") as sparse:
         sparse.truncate(MAX_JSON_BYTES + 1)
-    with pytest.raises(ValueError, match="has 64 MB, far too much for a description of a model"):
+    with pytest.raises(ValueError, match="has 64 MB, far too much for what is read here"):
         read_json(tmp_path / "a.json")
 
 

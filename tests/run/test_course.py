@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from vitrine.core.runtime import Runtime
+from vitrine.data.config import LoaderConfig
 from vitrine.evaluate.classification import Classification
 from vitrine.evaluate.config import EvaluationConfig
-from vitrine.recipe import LoaderConfig, Recipe, ReportConfig, SavingConfig
+from vitrine.recipe import Recipe
 from vitrine.run.course import STEPS_BETWEEN_QUESTIONS, Actions, Course
 from vitrine.run.folder import Standing
 from vitrine.run.stopping import Stop
+from vitrine.train.config import ReportConfig, SavingConfig
 from vitrine.train.loop import TrainState
 from vitrine.train.metrics import Record
 

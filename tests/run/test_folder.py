@@ -17,13 +17,14 @@ import torch
 
 from tests.formats import cases
 from vitrine.core.notices import Notice
-from vitrine.data.config import DataConfig
+from vitrine.data.config import DataConfig, LoaderConfig
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
-from vitrine.recipe import LoaderConfig, MachineConfig, OptimConfig, Recipe, ReportConfig, SavingConfig
+from vitrine.recipe import Recipe
 from vitrine.run import folder as module
 from vitrine.run.folder import TRAINING_FILE, RunFolder, Saved, Standing
+from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 from vitrine.train.state import Tensors
 
 RECIPE = Recipe(data=DataConfig(source="digits"), total_steps=100)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -29,16 +30,20 @@ from vitrine.data.mixing import Mixing
 from vitrine.evaluate.config import EvaluationConfig
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.settings import ModelSettings
-from vitrine.recipe import MachineConfig, OptimConfig, Recipe, SavingConfig, with_changes
+from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run as module
 from vitrine.run.folder import RunFolder
 from vitrine.run.run import run_recipe
+from vitrine.train.config import MachineConfig, OptimConfig, SavingConfig
 from vitrine.train.metrics_file import read_records
 
 SERVER = multiprocessing.get_context("forkserver")
 PATIENCE_S = 60.0
 # With what runs import on their way: torch._dynamo for the optimizer.
 PRELOADED = ("vitrine.cli", "vitrine.commands.train", "vitrine.data.sources.arrays", "torch._dynamo", "tests.run.test_resume")
+OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
+Moment = int | str | float
+"""To kill a run: the number of an operation on its files, the name of one of them, or seconds."""
 MEASURED_BY_CLOCK = ("images_per_s", "waited", "seconds")
 
 
@@ -60,10 +65,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_data(tmp_path_factory.mktemp("data") / "shades.npz")
 
 
-def train(recipe: Recipe, out: Path, kill_at: int | None = None, environment: dict[str, str] | None = None) -> None:
+def train(recipe: Recipe, out: Path, kill_at: int | str | None = None, environment: dict[str, str] | None = None) -> None:
     """In a child: the run, which kills itself at an operation on its files, if so wished; else it leaves their number."""
     os.environ.update(environment or {})
-    module.plot_curves = lambda records, path, title: None
+    setattr(module, "plot_curves", lambda records, path, title: None)  # noqa: B010  (imported there, and not its own)
     count = count_operations(out, kill_at)
     summary = run_recipe(recipe, out)
     if os.environ.get("RANK", "0") == "0":
@@ -71,27 +76,29 @@ def train(recipe: Recipe, out: Path, kill_at: int | None = None, environment: di
         out.with_suffix(".summary").write_text(json.dumps(asdict(summary)))
 
 
-def count_operations(out: Path, kill_at: int | None) -> list[int]:
+def count_operations(out: Path, kill_at: int | str | None) -> list[int]:
     """Python tells of every file that is opened, renamed, made or removed just before it is done."""
     count = [0]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir") and str(arguments[0]).startswith(str(out)):
+        path = str(arguments[0]) if event in OPERATIONS else ""
+        if path.startswith(str(out)):
             count[0] += 1
-            if count[0] == kill_at:
+            if count[0] == kill_at or (isinstance(kill_at, str) and re.search(kill_at, path)):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
     return count
 
 
-def command(arguments: Sequence[str], errors: Path) -> None:
+def command(arguments: Sequence[str], errors: Path, environment: dict[str, str] | None = None) -> None:
     """In a child: `vitrine` in a group of its own, as a shell starts it."""
+    os.environ.update(environment or {})
     os.setsid()
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     sys.argv = ["vitrine", *arguments]
-    module.plot_curves = lambda records, path, title: None
+    setattr(module, "plot_curves", lambda records, path, title: None)  # noqa: B010  (imported there, and not its own)
     from vitrine.cli import main
 
     main(list(arguments))
@@ -169,23 +176,24 @@ def list_leftovers(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def steadily_saved(source: str) -> Recipe:
     """Saved at every step: most of its time goes into checkpoints, so that most kills find it there."""
-    return make_recipe(source, total_steps=8, polyak_factor=0.7, saving=SavingConfig(every_steps=1))
+    return make_recipe(source, total_steps=6, polyak_factor=0.7, saving=SavingConfig(every_steps=1))
 
 
 @pytest.fixture(scope="module")
 def left_in_peace(steadily_saved: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, float]:
     """The run to compare with, the number of operations on its files, and its seconds."""
     out = tmp_path_factory.mktemp("runs") / "whole"
+    assert finish(start(time.sleep, 0.0)) == 0  # the server is there from now on
     process, start_s = start(train, steadily_saved, out), time.monotonic()
     assert finish(process) == 0
     return out, int(out.with_suffix(".count").read_text()), time.monotonic() - start_s
 
 
-def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[int | float]) -> int:
-    """Kills at so many file operations (int) or after so many seconds (float) of each attempt; says how many hit a run."""
+def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[Moment]) -> int:
+    """Kills each attempt at its moment, and lets the last come to its end; says how many kills came in time."""
     num_killed = 0
     for moment in moments:
-        process = start(train, recipe, out, moment if isinstance(moment, int) else None)
+        process = start(train, recipe, out, None if isinstance(moment, float) else moment)
         if isinstance(moment, float):
             process.join(moment)
             process.kill()
@@ -196,18 +204,19 @@ def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[int | float]) -
     return num_killed
 
 
-def test_a_run_that_is_killed_three_times_comes_to_the_same(
+def test_a_run_that_is_killed_again_and_again_comes_to_the_same(
     steadily_saved: Recipe, left_in_peace: tuple[Path, int, float], tmp_path: Path
 ) -> None:
-    """In the middle of writing, at any moment, and in writing again."""
+    """With half a checkpoint written, at two moments that are drawn, and with a whole one that has not got its name yet."""
     whole, num_operations, seconds = left_in_peace
     drawn = random.Random(20)
     moments = (
+        r"step-00000002.*config\.json",
+        drawn.uniform(0.1, 0.4) * seconds,
         drawn.randrange(20, num_operations // 3),
-        0.3 + drawn.random() * seconds / 3,
-        drawn.randrange(20, num_operations // 3),
+        r"step-00000005.*model\.safetensors",
     )
-    assert kill_and_resume(steadily_saved, tmp_path / "run", moments) == 3
+    assert kill_and_resume(steadily_saved, tmp_path / "run", moments) == 4
     require_same_run(tmp_path / "run", whole)
     assert list_leftovers(tmp_path / "run") == []
 
@@ -463,10 +472,8 @@ def test_the_command_refuses_another_recipe_in_a_sentence(long_run: tuple[Recipe
 # Several processes
 
 
-def start_ranks(
-    num_ranks: int, recipe: Recipe, out: Path, target: Callable[..., None] = train, kill_at: int | None = None
-) -> list[ForkServerProcess]:
-    """As torchrun does; the first may be killed at an operation on its files."""
+def describe_ranks(num_ranks: int) -> list[dict[str, str]]:
+    """What torchrun tells each of its processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -476,7 +483,14 @@ def start_ranks(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    environments = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+
+
+def start_ranks(
+    num_ranks: int, recipe: Recipe, out: Path, target: Callable[..., None] = train, kill_at: int | None = None
+) -> list[ForkServerProcess]:
+    """The first may be killed at an operation on its files."""
+    environments = describe_ranks(num_ranks)
     return [start(target, recipe, out, None if rank else kill_at, each) for rank, each in enumerate(environments)]
 
 
@@ -514,7 +528,7 @@ def test_two_processes_that_are_killed_go_on_as_two_or_as_one(sharding: Any, sou
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def train_on_a_slow_disk(recipe: Recipe, out: Path, kill_at: int | None, environment: dict[str, str]) -> None:
+def train_on_a_slow_disk(recipe: Recipe, out: Path, kill_at: int | str | None, environment: dict[str, str]) -> None:
     """In a child: whatever the main process writes takes its time, in which the others could get ahead of it."""
     synced = os.fsync
 
@@ -538,26 +552,45 @@ def test_all_processes_test_the_best_weights_and_not_the_best_but_one(source: st
     assert summary["test_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_a_run_of_torchrun_is_stopped_by_sigterm_and_goes_on_alone(long_run: tuple[Recipe, Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_torchrun", [False, pytest.param(True, marks=pytest.mark.full)], ids=["as torchrun", "torchrun"])
+def test_two_processes_are_stopped_by_sigterm_and_go_on_as_one(
+    by_torchrun: bool, long_run: tuple[Recipe, Path, Path], tmp_path: Path
+) -> None:
+    """torchrun sends the signal on to the whole group of each of its processes."""
     recipe, recipe_file, _ = long_run
     words = ["train", str(recipe_file), "--out", str(tmp_path / "run")]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitrine", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "errors").open("w") as errors:
-        process = subprocess.Popen(launch, env=environment, stdout=errors, stderr=errors, start_new_session=True)
-        try:
-            wait_for(lambda: has_lines(tmp_path / "run" / "metrics.jsonl", 3), process)
-            process.terminate()
-            assert process.wait(PATIENCE_S) != 0
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    said = (tmp_path / "errors").read_text()
+    stop = stop_torchrun if by_torchrun else stop_ranks
+    said = stop(words, tmp_path / "run" / "metrics.jsonl", tmp_path)
     saved = RunFolder(tmp_path / "run").find_last()
     assert saved is not None, said
     assert said.count(f"Stopped at step {saved.standing.step} of 80, and saved. To go on, give the same command again:") == 1
     summary = run_recipe(recipe, tmp_path / "run")
     assert summary.is_finished
     assert summary.steps == 80
-    steps = [record["step"] for record in read_records(tmp_path / "run" / "metrics.jsonl")]
-    assert steps == list(range(1, 81))
+    assert [record["step"] for record in read_records(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 81))
+
+
+def stop_ranks(words: list[str], metrics: Path, folder: Path) -> str:
+    files = [folder / "errors-0", folder / "errors-1"]
+    processes = [start(command, words, file, each) for file, each in zip(files, describe_ranks(2), strict=True)]
+    wait_for(lambda: has_lines(metrics, 3), processes[0])
+    for process in processes:
+        os.killpg(process.pid, signal.SIGTERM)
+    codes, said = finish_all(processes), "".join(file.read_text() for file in files)
+    assert codes == [128 + signal.SIGTERM] * 2, said
+    return said
+
+
+def stop_torchrun(words: list[str], metrics: Path, folder: Path) -> str:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitrine", *words]
+    with (folder / "errors").open("w") as errors:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(launch, env=environment, stdout=errors, stderr=errors, start_new_session=True)
+        try:
+            wait_for(lambda: has_lines(metrics, 3), process)
+            process.terminate()
+            assert process.wait(PATIENCE_S) != 0
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return (folder / "errors").read_text()

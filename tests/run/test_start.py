@@ -23,9 +23,10 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.recipe import MachineConfig, Recipe
+from vitrine.recipe import Recipe
 from vitrine.run import start as module
 from vitrine.run.start import build_start, rebuild, set_ridge_head
+from vitrine.train.config import MachineConfig
 
 CPU = torch.device("cpu")
 CLASSES = ("cat", "dog", "horse")

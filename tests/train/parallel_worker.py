@@ -1,4 +1,4 @@
-"""What each process of a run of several does, for test_parallel.py; `torchrun .. parallel_worker.py FOLDER` does it all.
+"""What each of several processes does for test_parallel.py; `torchrun .. -m tests.train.parallel_worker FOLDER` does it all.
 
 Everything here runs on one process, too, and the tests compare the two. What breaks is written down as its error, so that one
 broken case does not hide the others.
@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,13 @@ CLASSES = ("one", "two", "three", "four", "five")
 SMALL: dict[str, Any] = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 16}
 STEM: dict[str, Any] = {"image_size": 32, "stem_stages": (1, 2), "stem_width_factor": 0.25, "stem_num_groups": 4}
 OPTIM = OptimConfig(learning_rate=3e-3, warmup_steps=5, layer_decay=0.8)
+QUICK = OptimConfig(learning_rate=3e-3)
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT-Ti/8", SMALL),
     "rich": ("ViT-Ti/8", SMALL | {"pool": "map", "num_registers": 3, "layer_scale": 0.1, "hidden_head": True}),
     "axial": ("Axial-ViT-Ti/8", SMALL),
     "hybrid": ("R26+ViT-Ti/32", SMALL | STEM),
-    "resnet": ("R50x1", {"image_size": 32, "stages": (1, 2, 1, 1), "width_factor": 0.25, "num_groups": 4}),
+    "resnet": ("R50x1", {"image_size": 32, "stages": (1, 2), "width_factor": 0.25, "num_groups": 4}),
 }
 
 
@@ -73,10 +74,10 @@ CURVES = {
     f"{sharding} {parts}": Case(sharding=sharding, accumulation_steps=parts) for sharding in ("ddp", "fsdp") for parts in (1, 4)
 }
 SHORT = {
-    **{name: Case(sharding="fsdp", network=name) for name in NETWORKS if name != "vit"},
-    "checkpointed": Case(sharding="fsdp", changes={"gradient_checkpointing": True}),
-    "frozen": Case(sharding="fsdp", optim=OptimConfig(learning_rate=3e-3, frozen_blocks=1)),
-    "head alone": Case(sharding="fsdp", optim=OptimConfig(learning_rate=3e-3, frozen_blocks=-1)),
+    **{name: Case(sharding="fsdp", network=name, optim=QUICK) for name in NETWORKS if name != "vit"},
+    "checkpointed": Case(sharding="fsdp", changes={"gradient_checkpointing": True}, optim=QUICK),
+    "frozen": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=1)),
+    "head alone": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=-1)),
     "sgd": Case(sharding="fsdp", optim=OptimConfig(kind="sgd", learning_rate=0.1, max_grad_norm=0.1), factor=None),
 }
 NUM_SHORT_STEPS = 3

@@ -1,18 +1,17 @@
 """`vitrine finetune`: a checkpoint to someone's own images."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from vitrine.commands.training import Options, run_training
-from vitrine.core.arguments import parse_options
-from vitrine.data.config import DataConfig
-from vitrine.models.settings import ModelSettings
-from vitrine.recipe import Recipe
+from vitrine.core.arguments import parse_known_options, parse_options
+from vitrine.data.config import BadImages, DataConfig
 
 if TYPE_CHECKING:
+    from vitrine.data.source import Source
     from vitrine.recipes.finetune import Transfer
 
 USAGE = """usage: vitrine finetune MODEL DATA [--recipe NAME] [--out DIR] [--field.name VALUE ...]
@@ -37,26 +36,27 @@ def finetune(arguments: list[str]) -> None:
     from vitrine.recipes.table import find_transfer
 
     transfer = find_transfer(name)
-    usual = describe_usual(model, data)
-    command = f"finetune {model} {data}"
-    config = usual.data if is_help(rest) else parse_options(command, Options, rest, build_defaults(usual, "", ())).recipe.data
-    recipe = transfer.build(describe_transfer(model, config))
+    if (Path(data) / "config.json").is_file():
+        raise ValueError(f"{data} is a checkpoint, and MODEL comes before DATA: vitrine finetune {data} {model} ..")
+    recipe = transfer.build(describe_transfer(model, read_data_options(data, rest)))
     title = f"{Path(model).stem}-{Path(data).stem}-{name}"
-    options = parse_options(command, Options, rest, build_defaults(recipe, title, transfer.rates))
-    run_training(options, title, transfer.held_out)
+    defaults = Options(out=Path("runs") / title, rates=transfer.rates, recipe=recipe)
+    options = parse_options(f"finetune {model} {data}", Options, rest, defaults)
+    run_training(options, defaults, title, transfer.held_out)
 
 
-def describe_usual(model: str, data: str) -> Recipe:
-    """A recipe to read options with as long as it is not known how much data there is."""
-    return Recipe(model=ModelSettings(checkpoint=model), data=DataConfig(source=data), epochs=1)
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Those that say how many images there are, of which a rule makes the defaults of the others."""
+
+    data: DataConfig
 
 
-def build_defaults(recipe: Recipe, title: str, rates: tuple[float, ...]) -> Options:
-    return Options(out=Path("runs") / title, rates=rates, recipe=recipe)
-
-
-def is_help(arguments: list[str]) -> bool:
-    return "-h" in arguments or "--help" in arguments
+def read_data_options(data: str, arguments: list[str]) -> DataConfig:
+    """What else is among the words, and what is wrong with them, is seen when all are read."""
+    usual = DataOptions(data=DataConfig(source=data))
+    found = parse_known_options(DataOptions, arguments, usual)
+    return usual.data if found is None else found.data
 
 
 def take_recipe(arguments: list[str]) -> tuple[str, list[str]]:
@@ -76,11 +76,23 @@ def describe_transfer(model: str, config: DataConfig) -> "Transfer":
 
     train, _ = open_configured(replace(config, in_memory=False))
     step = max(1, len(train) // NUM_MEASURED)
-    images = [train.read(index)[0] for index in range(0, len(train), step)][:NUM_MEASURED]
+    places = range(0, len(train), step)
+    areas = [area for area in (measure_area(train, place, config.bad_images) for place in places) if area is not None]
     return Transfer(
         checkpoint=model,
         source=config.source,
         num_images=len(train),
-        image_area=int(median(image.height * image.width for image in images)),
+        image_area=int(median(areas or [0])),
         num_classes=len(train.class_names),
     )
+
+
+def measure_area(source: "Source", place: int, bad_images: BadImages) -> int | None:
+    """In pixels; None for an image that cannot be read and is to be skipped."""
+    try:
+        image = source.read(place)[0]
+    except ValueError:
+        if bad_images == "error":
+            raise
+        return None
+    return image.height * image.width

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitrine.commands.training import Options, run_training
 from vitrine.core.arguments import parse_options
+from vitrine.core.files import read_json
 from vitrine.recipe import Recipe, parse_recipe
 
 USAGE = """usage: vitrine train RECIPE [--out DIR] [--field.name VALUE ...]
@@ -30,9 +31,9 @@ def train(arguments: list[str]) -> None:
     if name.startswith("-"):
         raise ValueError(f"vitrine train {name} was given, and the recipe's name comes first: vitrine train RECIPE {name} ..")
     recipe, title = find(name)
-    rates = tuple(recipe.optim.learning_rate * factor for factor in RATE_FACTORS)
+    rates = tuple(float(f"{recipe.optim.learning_rate * factor:.6g}") for factor in RATE_FACTORS)
     defaults = Options(out=Path("runs") / title, rates=rates, recipe=recipe)
-    run_training(parse_options(f"train {name}", Options, rest, defaults), title, HELD_OUT)
+    run_training(parse_options(f"train {name}", Options, rest, defaults), defaults, title, HELD_OUT)
 
 
 def find(name: str) -> tuple[Recipe, str]:
@@ -41,8 +42,6 @@ def find(name: str) -> tuple[Recipe, str]:
 
     if not name.endswith(".json"):
         return find_recipe(name)(), name
-    from vitrine.formats.tensors import read_json
-
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError(

@@ -1,6 +1,7 @@
 """What `vitrine train` and `vitrine finetune` have in common: their options, the runs, and what they print."""
 
 import shlex
+import signal
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,30 +35,48 @@ class Options:
     recipe: Annotated[Recipe, arg(name="")]
 
 
-def run_training(options: Options, title: str, held_out: float) -> None:
-    if options.json is not None:
-        require_folder_of(options.json)
-
-    recipe, out = options.recipe, options.out
+def run_training(options: Options, defaults: Options, title: str, held_out: float) -> None:
+    """All that the options ask for; `defaults` are what they are where nothing was said."""
+    recipe, out = check_options(options, defaults), options.out
     results: dict[str, Any] = {}
     if options.select_rate:
         from vitrine.studies.rates import select_rate
 
         choice = select_rate(recipe, options.rates, held_out, out, title)
-        if not choice.is_finished:
-            stop_here()
+        if choice.interrupted_by is not None:
+            stop_here(choice.interrupted_by)
         say_choice(choice)
         results["rates"] = {f"{rate:g}": summary.best for rate, summary in choice.summaries.items()}
         recipe = with_changes(recipe, optim={"learning_rate": choice.best}, data={"held_out": 0.0})
         out = out / "chosen"
     summaries = train_all(recipe, options.seeds, out, title)
     results["runs"] = [asdict(summary) for summary in summaries]
-    if not summaries[-1].is_finished:
-        stop_here(summaries[-1])
+    if not summaries[-1].is_finished or len(summaries) < len(options.seeds):
+        stop_here(summaries[-1].interrupted_by, summaries[-1])
     if is_main():
         print_summaries(summaries, out)
         if options.json is not None:
             write_json(options.json, results)
+
+
+def check_options(options: Options, defaults: Options) -> Recipe:
+    """The recipe, once it is sure that no word was in vain, and that what is written at the end can be written."""
+    recipe, usual = options.recipe, defaults.recipe
+    if options.rates != defaults.rates and not options.select_rate:
+        raise ValueError("--rates belongs to --select-rate: add it, or leave them out.")
+    if options.seeds and recipe.seed != usual.seed:
+        raise ValueError("--seed and --seeds were both given: leave one of them out.")
+    if options.select_rate and recipe.optim.learning_rate != usual.optim.learning_rate:
+        raise ValueError("--optim.learning-rate and --select-rate were both given: leave one of them out, or give --rates.")
+    if len(set(options.seeds)) != len(options.seeds):
+        raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} has one of them twice: each can count once only.")
+    if options.json is not None:
+        require_folder_of(options.json)
+        if options.json.is_dir():
+            raise IsADirectoryError(f"Cannot write {options.json}: it is a folder. Give the name of a file in it.")
+    if recipe.epochs != usual.epochs and recipe.total_steps == usual.total_steps:
+        return replace(recipe, total_steps=None)  # what was given is what counts
+    return recipe
 
 
 def train_all(recipe: Recipe, seeds: tuple[int, ...], out: Path, title: str) -> "list[Summary]":
@@ -71,13 +90,13 @@ def train_all(recipe: Recipe, seeds: tuple[int, ...], out: Path, title: str) -> 
     return run_seeds(recipe, seeds, out, title)
 
 
-def stop_here(summary: "Summary | None" = None) -> None:
+def stop_here(number: int | None, summary: "Summary | None" = None) -> None:
     """The run was interrupted and is saved: say how to go on, and end as a program does that was told to."""
     if is_main():
         where = "" if summary is None else f" at step {summary.steps} of {summary.total_steps}"
         command = shlex.join(["vitrine", *sys.argv[1:]])
         print(f"Stopped{where}, and saved. To go on, give the same command again: {command}", file=sys.stderr)
-    sys.exit(128 + (summary.interrupted_by or 2 if summary is not None else 2))
+    sys.exit(128 + (number or signal.SIGINT))
 
 
 def is_main() -> bool:

@@ -28,6 +28,16 @@ def parse_options(name: str, kind: type[Options], arguments: list[str], defaults
     return read(name, kind, arguments, default=defaults)
 
 
+def parse_known_options(kind: type[Options], arguments: list[str], defaults: Options) -> Options | None:
+    """The same of words among which there are others; None where one of its own cannot be read."""
+    try:
+        with redirect_stderr(io.StringIO()):
+            tyro = load_tyro()
+            return tyro.cli(kind, args=arguments, default=defaults, return_unknown_args=True, add_help=False)[0]
+    except SystemExit:
+        return None
+
+
 def read(name: str, kind: Callable[..., Any], arguments: list[str], **more: Any) -> Any:
     complaint = io.StringIO()
     try:

@@ -26,6 +26,8 @@ def describe_mismatch(value: object, kind: Any) -> str | None:
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         return None if value in choices else f"one of {', '.join(choices)}"
+    if kind is str:
+        return None if isinstance(value, str) else "text"
     if kind is bool:
         return None if isinstance(value, bool) else "True or False"
     if kind is int:

@@ -9,7 +9,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrine.core.sentences import list_names
+from vitrine.core.console import format_bytes
+from vitrine.core.sentences import list_names, summarise
+
+MAX_JSON_BYTES = 64_000_000
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of JSON from a file that may be anything."""
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError(f"{path} has {format_bytes(path.stat().st_size)}, far too much for what is read here.")
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(text: str | bytes, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON ({summarise(error)}): fetch or copy it again.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} must be an object of JSON, not a {type(content).__name__}.")
+    return content
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -67,6 +87,17 @@ def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
         raise
     shutil.rmtree(old, ignore_errors=True)
     sync(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """With those around it, if there is none yet."""
+    try:
+        with explain_full_disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        raise OSError(f"The folder {path} cannot be made ({error.strerror}): choose another place.") from None
 
 
 @contextmanager

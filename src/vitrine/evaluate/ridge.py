@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 CONSTANT_FEATURE = 100.0  # carries the bias; so large that the penalty on its weight hardly counts
 PENALTIES = (0.03, 0.1, 0.3, 1.0)  # to choose from for a head, times the number of images
-SCALES = (0.1, 200.0)  # within which the scores of a head are scaled
+SCALES = (0.1, 100.0)  # within which the scores of a head are scaled
+DOUBT = 0.01  # spread over all classes when the scale is chosen: none would be too large for classes that lie apart
 SMALLEST_STD = 1e-5  # added to every std, so that a feature that never varies is not divided by zero
 
 
@@ -135,5 +136,8 @@ def scale_for_softmax(scores: Tensor, labels: Tensor) -> tuple[float, float]:
     """The factor of least cross-entropy, which is convex in it, and that cross-entropy."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(lambda scale: F.cross_entropy(scale * scores, labels).item(), bounds=SCALES, method="bounded")
+    def measure(scale: float) -> float:
+        return F.cross_entropy(scale * scores, labels, label_smoothing=DOUBT).item()
+
+    found = minimize_scalar(measure, bounds=SCALES, method="bounded")
     return float(found.x), float(found.fun)

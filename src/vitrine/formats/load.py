@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 import vitrine
+from vitrine.core.files import parse_json, read_json
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
 from vitrine.data.preprocessing import (
@@ -34,7 +35,7 @@ from vitrine.formats.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub
 from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor, parse_processor
 from vitrine.formats.known import recognise, strip_prefixes
 from vitrine.formats.layout import require_fit
-from vitrine.formats.tensors import TensorFile, Tensors, open_tensors, parse_json, read_json
+from vitrine.formats.tensors import TensorFile, Tensors, open_tensors
 from vitrine.models.config import HybridConfig, ModelConfig, ResizeMethod, ResNetConfig, ViTConfig, as_image_size
 from vitrine.models.model import Model
 from vitrine.models.registry import build_empty

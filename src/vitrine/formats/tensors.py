@@ -3,7 +3,6 @@
 What a file is is told by its first bytes. Everything that a broken or hostile file can cause ends as one sentence here.
 """
 
-import json
 import math
 import os
 import zipfile
@@ -20,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitrine.core.console import format_bytes
+from vitrine.core.files import read_json
 from vitrine.core.npy import read_npy_header
 from vitrine.core.sentences import list_names, summarise
 
@@ -29,7 +29,6 @@ SAFETENSORS_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.f
 NUMPY_DTYPES = {"f8": torch.float64, "f4": torch.float32, "f2": torch.float16, "V2": torch.bfloat16}
 # Where training programs keep the weights among other things, the first that is there.
 WRAPPERS = ("state_dict", "model", "teacher")
-MAX_JSON_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -199,23 +198,6 @@ def require_bytes(path: Path, num_bytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if num_bytes > memory:
         raise ValueError(f"{path} holds {format_bytes(num_bytes)} of weights, more than this machine's {format_bytes(memory)}.")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON from a file that may be anything."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError(f"{path} has {format_bytes(path.stat().st_size)}, far too much for a description of a model.")
-    return parse_json(path.read_bytes(), str(path))
-
-
-def parse_json(text: str | bytes, name: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON ({summarise(error)}): fetch or copy it again.") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{name} must be an object of JSON, not a {type(content).__name__}.")
-    return content
 
 
 @contextmanager

@@ -62,6 +62,8 @@ class ModelSettings:
                 f"model.name={self.name!r} and model.checkpoint={self.checkpoint!r}: give one of them, a network with fresh "
                 "weights or weights to start from."
             )
+        if self.checkpoint == "":
+            raise ValueError("model.checkpoint='' is no name: give a folder, a file, or hf://org/name.")
         if self.checkpoint is not None:
             vain = [name for name in self.changes if name not in OF_CHECKPOINTS]
             if vain:

@@ -58,6 +58,8 @@ def require_labels(train: Source, recipe: Recipe) -> None:
     name = recipe.data.source
     if len(train.class_names) < 1:
         raise ValueError(f"{name} has no labels, and learning from labels needs them: give images in folders by class.")
+    if len(train.class_names) < 2 and recipe.supervised.loss == "softmax":
+        raise ValueError(f"{name} has one class only, {train.class_names[0]}, and nothing to tell it from: give two or more.")
     if train.labels.has_several and recipe.supervised.loss == "softmax":
         raise ValueError(f"{name} has several labels per image, of which supervised.loss=softmax knows one: take sigmoid.")
 

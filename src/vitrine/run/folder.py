@@ -18,7 +18,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from vitrine.core.files import explain_full_disk, name_beside, write_json
+from vitrine.core.files import make_folder, name_beside, write_json
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
 from vitrine.formats.checkpoint import Checkpoint, compute_checksum
@@ -75,16 +75,14 @@ class RunFolder:
             self.require_same(recipe)
         elif self.path.exists() and (not self.path.is_dir() or self.list_strangers()):
             raise FileExistsError(f"{self.path} exists and is no folder of a run: choose another by --out.")
-        with explain_full_disk(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
 
     def open(self, recipe: Recipe) -> None:
         """Begin or go on, with the recipe written down."""
         self.check(recipe)
         if not self.recipe.is_file() or self.is_empty():
             write_json(self.recipe, recipe.to_json())
-        with explain_full_disk(self.path):
-            self.checkpoints.mkdir(exist_ok=True)
+        make_folder(self.checkpoints)
 
     def list_strangers(self) -> list[Path]:
         """What lies there, apart from what a run leaves that was killed as it began."""

@@ -34,6 +34,10 @@ from vitrine.train.plot import plot_curves
 from vitrine.train.state import ENCODER, gather_model, gather_training, restore, scatter_weights
 
 
+class Diverged(ValueError):
+    """The loss of a run was not finite."""
+
+
 def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summary:
     """Train as the recipe says, from where the run in `out` stopped, if it did; the trained model is in `out`/model."""
     folder = RunFolder(Path(out))
@@ -49,7 +53,9 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summ
             summary = run.train(stop, reporter)
         if summary.is_finished and runtime.is_main:
             plot_curves(read_records(folder.metrics), folder.curves, title)
-            write_json(folder.summary, asdict(summary))  # the last of all: what has it is finished
+            write_json(
+                folder.summary, asdict(replace(summary, interrupted_by=None))
+            )  # the last of all: what has it is finished
         return summary
 
 
@@ -90,7 +96,7 @@ class Run:
             self.fit(stop, reporter)
         is_finished = self.state.step == self.total_steps or self.standing.stopped_early
         test = self.finish() if is_finished else None
-        return self.summarise(is_finished, None if is_finished else stop.signal, test)
+        return self.summarise(is_finished, stop.signal, test)
 
     def fit(self, stop: Stop, reporter: Reporter) -> None:
         def evaluate(state: TrainState) -> tuple[Classification, Record]:
@@ -121,7 +127,7 @@ class Run:
         except FloatingPointError as error:
             last = next(self.folder.list_checkpoints(), None)
             kept = "no checkpoint was saved before" if last is None else f"the last good checkpoint is {last}"
-            raise ValueError(
+            raise Diverged(
                 f"The run cannot go on, because {error}; {kept}. Begin again in another folder (--out) with a lower "
                 "optim.learning_rate, a longer optim.warmup_steps, or optim.max_grad_norm=1."
             ) from None

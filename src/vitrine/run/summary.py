@@ -17,7 +17,7 @@ class Summary:
     stopped_early: bool
     """Because the watched accuracy rose no more."""
     interrupted_by: int | None
-    """The signal."""
+    """The signal, which may have come with the last step."""
     watched_on: str | None
     """held_out or val: where the best was chosen."""
     best: float | None

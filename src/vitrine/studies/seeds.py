@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
+from vitrine.core.files import make_folder
 from vitrine.recipe import Recipe
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
@@ -21,15 +22,19 @@ class Spread:
 
 def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> list[Summary]:
     """Each in a folder of its own, those that are finished already only read; an interruption ends the list."""
-    if len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds={tuple(seeds)} has one of them twice: each can count once only.")
-    out.mkdir(parents=True, exist_ok=True)
+    require_distinct(seeds)
+    make_folder(out)
     summaries: list[Summary] = []
     for seed in seeds:
         summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}"))
-        if not summaries[-1].is_finished:
+        if summaries[-1].interrupted_by is not None:
             break
     return summaries
+
+
+def require_distinct(seeds: Sequence[int]) -> None:
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds={tuple(seeds)} has one of them twice: each can count once only.")
 
 
 def compute_spread(figures: Sequence[float]) -> Spread:

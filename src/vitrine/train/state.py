@@ -66,7 +66,7 @@ def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
 
 
 def restore_optimizer(state: TrainState, training: Tensors) -> None:
-    # With the groups of the recipe, whose rates and decays are not read from a file. Not gathered: then only one process had it.
+    # With the groups of the recipe, whose rates and decays are not read from a file. Not gathered, or only one process had it.
     content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
     kept: dict[str, Tensors] = {}
     for name, tensor in training.items():
