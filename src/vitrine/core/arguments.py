@@ -46,7 +46,10 @@ def read(name: str, kind: Callable[..., Any], arguments: list[str], **more: Any)
     except SystemExit as stop:
         if stop.code in (None, 0):
             raise
-        raise ValueError(f"{unbox(complaint.getvalue())} All options: `vitrine {name} --help`.") from None
+        sentence = unbox(complaint.getvalue())
+        for word in arguments:  # a long one is broken where the box ends
+            sentence = re.sub(" ?".join(map(re.escape, word)), lambda _, word=word: word, sentence)
+        raise ValueError(f"{sentence} All options: `vitrine {name} --help`.") from None
 
 
 def unbox(complaint: str) -> str:

@@ -66,7 +66,7 @@ def fit(
             state.average.update()
         state.step += 1
 
-        due = [hook for hook in hooks if hook.is_due(state.step) or state.step == total_steps]
+        due = [hook for hook in hooks if state.step == total_steps or hook.is_due(state.step)]
         if due:
             # The only place where the host waits for the device: someone is about to read the numbers.
             record = {**meter.read(), "rate": rate}

@@ -9,6 +9,8 @@ from vitrine.core.runtime import Runtime
 
 Record = dict[str, float]
 
+NEVER = 2**62  # a step that no run comes to
+
 
 class Meter:
     """Means of some numbers since they were last read, and the first step whose loss was not finite."""
@@ -17,7 +19,7 @@ class Meter:
         self.runtime = runtime
         self.sums: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
-        self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=runtime.device)
+        self.first_bad_step = torch.full((), NEVER, dtype=torch.int64, device=runtime.device)
 
     def add(self, values: dict[str, Tensor], weight: float = 1.0) -> None:
         for name, value in values.items():
@@ -27,13 +29,13 @@ class Meter:
 
     def watch(self, loss: Tensor, step: int) -> None:
         """Remember the step, if it is the first of which the loss is not finite."""
-        is_first = ~torch.isfinite(loss.detach()) & (self.first_bad_step < 0)
-        self.first_bad_step = torch.where(is_first, step, self.first_bad_step)
+        bad_step = self.first_bad_step.clamp(max=step)
+        self.first_bad_step = torch.where(torch.isfinite(loss.detach()), self.first_bad_step, bad_step)
 
     def read(self) -> Record:
         """The means over all processes; from here on they begin anew. What is not finite is an error, in all of them alike."""
-        first_bad_step = int(self.runtime.max(self.first_bad_step))
-        if first_bad_step >= 0:
+        first_bad_step = -int(self.runtime.max(-self.first_bad_step))  # the broken weights break the others a step later
+        if first_bad_step < NEVER:
             raise FloatingPointError(f"the loss was not finite at step {first_bad_step}")
         names = list(self.sums)
         if not names:

@@ -32,7 +32,7 @@ class Parallel:
         if runtime.num_ranks > 1 and machine.sharding == "fsdp":
             shard(objective, runtime)
         elif runtime.num_ranks > 1:
-            self.call = DistributedDataParallel(objective)
+            self.call = DistributedDataParallel(objective, broadcast_buffers=False)  # which never change
 
     def __call__(self, batch: Batch) -> LossOutput:
         with self.autocast():
@@ -83,7 +83,7 @@ def list_blocks(encoder: nn.Module) -> list[nn.Module]:
     for name, module in encoder.named_modules():
         if name.split(".")[-1] == "blocks" and isinstance(module, nn.ModuleList):
             for child in module:
-                found.extend(child if isinstance(child, nn.ModuleList) else [child])
+                found.extend(child if isinstance(child, nn.Sequential) else [child])
     return found
 
 

@@ -21,7 +21,7 @@ from vitrine.train.loop import TrainState
 Tensors = dict[str, Tensor]
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-ENCODER, WEIGHTS, OPTIMIZER = "encoder.", "weights.", "optimizer."
+ENCODER, WEIGHTS, AVERAGE, OPTIMIZER = "encoder.", "weights.", "average.", "optimizer."
 BEHIND_NAME = "/"  # between a parameter's name, which has points in it, and what the optimizer keeps of it
 
 
@@ -44,7 +44,12 @@ def gather_training(state: TrainState) -> Tensors:
         for name, tensor in gather_weights(state.objective).items()
         if state.average is not None or not name.startswith(ENCODER)
     }
-    kept: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer, options=WHOLE)
+    if state.average is not None:
+        beside = {name: tensor for name, tensor in gather_averaged(state).items() if not name.startswith(ENCODER)}
+        weights |= {f"{AVERAGE}{name}": tensor for name, tensor in beside.items()}
+    kept: dict[str, Any] = {}
+    if state.optimizer.state:  # before the first step there is none, and torch would make it up by a step that counts
+        kept = get_optimizer_state_dict(state.objective, state.optimizer, options=WHOLE)
     optimizer = {
         f"{OPTIMIZER}{name}{BEHIND_NAME}{key}": tensor
         for name, values in kept.get("state", {}).items()
@@ -59,20 +64,24 @@ def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
     weights = {f"{ENCODER}{name}": tensor for name, tensor in model.items()}
     raw = {name.removeprefix(WEIGHTS): tensor for name, tensor in training.items() if name.startswith(WEIGHTS)}
     if state.average is not None:
-        scatter_weights(state.objective, {**raw, **weights})
+        beside = {name.removeprefix(AVERAGE): tensor for name, tensor in training.items() if name.startswith(AVERAGE)}
+        scatter_weights(state.objective, {**raw, **weights, **beside})
         state.average = Average(state.objective, state.average.factor)
     scatter_weights(state.objective, {**weights, **raw})
     restore_optimizer(state, training)
 
 
 def restore_optimizer(state: TrainState, training: Tensors) -> None:
-    # With the groups of the recipe, whose rates and decays are not read from a file. Not gathered, or only one process had it.
-    content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
     kept: dict[str, Tensors] = {}
     for name, tensor in training.items():
         if name.startswith(OPTIMIZER):
             parameter, key = name.removeprefix(OPTIMIZER).rsplit(BEHIND_NAME, 1)
             kept.setdefault(parameter, {})[key] = tensor
+    state.optimizer.state.clear()
+    if not kept:  # SGD without momentum has nothing to remember
+        return
+    # With the groups of the recipe, whose rates and decays are not read from a file. Not gathered, or only one process had it.
+    content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
     content["state"] = kept
     set_optimizer_state_dict(state.objective, state.optimizer, content, options=WHOLE)
 
