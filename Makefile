@@ -33,6 +33,8 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/startup.py
 	$(BENCH)/bin/python benchmarks/forward.py
 	$(BENCH)/bin/python benchmarks/train_step.py
+	$(BENCH)/bin/python benchmarks/fit.py
+	$(BENCH)/bin/python benchmarks/step_memory.py
 	$(BENCH)/bin/python benchmarks/loader.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.

@@ -66,7 +66,7 @@ def shapes() -> Recipe:
 
 
 def fashion_mnist() -> Recipe:
-    """A ViT of 4 blocks on Fashion-MNIST, 28 px and grey, for 10 epochs.
+    """A ViT of 4 blocks on Fashion-MNIST, 28 px and grey, for 7 epochs.
 
     Expect PENDING
 
@@ -90,13 +90,13 @@ def fashion_mnist() -> Recipe:
         loader=LoaderConfig(batch_size=64),
         augment=AugmentConfig(crop="pad", padding=2, flip=True),
         optim=OptimConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=500),
-        epochs=10,
+        epochs=7,
         polyak_factor=0.998,
     )
 
 
 def cifar10_vit() -> Recipe:
-    """A ViT of 6 blocks on CIFAR-10, 32 px, for 9,000 steps.
+    """A ViT of 6 blocks on CIFAR-10, 32 px, for 7,000 steps.
 
     Expect PENDING
 
@@ -120,7 +120,7 @@ def cifar10_vit() -> Recipe:
 
 
 def cifar10_hybrid() -> Recipe:
-    """A ViT of 4 blocks behind a ResNet's root and first stage on CIFAR-10, 32 px, for 9,000 steps.
+    """A ViT of 4 blocks behind a ResNet's root and first stage on CIFAR-10, 32 px, for 7,000 steps.
 
     Expect PENDING
 
@@ -150,7 +150,7 @@ CIFAR10: dict[str, Any] = {
     "loader": LoaderConfig(batch_size=32),
     "augment": AugmentConfig(crop="pad", padding=4, flip=True),
     "optim": OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=500),
-    "total_steps": 9_000,
+    "total_steps": 7_000,
     "polyak_factor": 0.998,
 }
 
