@@ -123,7 +123,7 @@ def test_epochs_are_not_ignored_where_the_recipe_has_steps(
     words = ("--data.source", "digits", "--model.image-size", 8, "--model.num-channels", 1, "--optim.warmup-steps", 0)
     code = end("cifar10-vit", *words, "--epochs", 2, "--out", tmp_path / "run")
     is_refused = code == 2 and "epochs" in capsys.readouterr().err
-    assert is_refused or lengths == [45]  # 2 x 1437 images in batches of 64
+    assert is_refused or lengths == [90]  # 2 x 1437 images in batches of 32
 
 
 def test_every_recipe_is_listed_with_what_it_reaches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,8 +213,8 @@ def test_no_option_is_ignored_in_silence(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--seeds", "0", "0"), "seeds=(0, 0) has one of them twice"),
-        (("--seeds", "0", "0", "--select-rate"), "seeds=(0, 0) has one of them twice"),
+        (("--seeds", "0", "0"), "--seeds 0 0 has one of them twice"),
+        (("--seeds", "0", "0", "--select-rate"), "--seeds 0 0 has one of them twice"),
         (("--seeds", "0", "x"), "Error parsing --seeds"),
         (("--select-rate", "--rates", "0.1"), "one rate to choose from: leave --select-rate out"),
         (("--select-rate", "--rates"), "no rates to choose from: leave --select-rate out"),

@@ -38,6 +38,8 @@ from vitrine.run.folder import RunFolder
 from vitrine.run.run import require_divisible, run_recipe
 from vitrine.run.start import build_start
 from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+from vitrine.train.loop import TrainState
+from vitrine.train.metrics import Record
 from vitrine.train.metrics_file import read_records
 
 COUNTS = {"train": 75, "val": 23, "test": 21}
@@ -103,7 +105,15 @@ def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Non
             signal.raise_signal(number)
         return ask(course, now)
 
+    act = Course.act
+
+    def act_signalled(course: Course, state: TrainState, record: Record) -> None:
+        if state.step == step == course.total_steps:  # of the last step it is not asked what is due
+            signal.raise_signal(number)
+        act(course, state, record)
+
     monkeypatch.setattr(Course, "is_due", ask_signalled)
+    monkeypatch.setattr(Course, "act", act_signalled)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.run.test_run import COUNTS, interrupt_at, make_recipe, write_data
+from vitrine.core.notices import Notice
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run
 from vitrine.run.folder import RunFolder
@@ -48,7 +49,7 @@ def chosen(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def test_the_rate_that_learns_is_chosen(chosen: tuple[Path, RateChoice]) -> None:
     out, choice = chosen
-    assert choice.is_finished
+    assert choice.interrupted_by is None
     assert choice.best == 0.01
     assert list(choice.summaries) == list(RATES)
     assert [summary.learning_rate for summary in choice.summaries.values()] == list(RATES)
@@ -108,7 +109,7 @@ def test_an_interruption_ends_it_without_a_choice(recipe: Recipe, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         interrupt_at(2, signal.SIGTERM, patch)
         choice = select_rate(recipe, RATES, 0.2, tmp_path / "rates", "shades")
-    assert (choice.is_finished, choice.summaries) == (False, {})
+    assert (choice.interrupted_by, choice.summaries) == (signal.SIGTERM, {})
     assert [path.name for path in (tmp_path / "rates").iterdir()] == ["rate-3"]
 
 
@@ -138,5 +139,15 @@ def test_wrong_rates_are_refused_before_anything_is_trained(rates: tuple[float, 
 def test_a_rate_that_is_too_high_to_train_with_is_not_the_end(recipe: Recipe, tmp_path: Path) -> None:
     """A grid is there to find out which rates are: the others are still tried, and one of them chosen."""
     wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
-    choice = select_rate(wild, (1e30, 1e-3, 2e-3), 0.2, tmp_path / "rates", "shades")
+    with pytest.warns(Notice, match="The rate 1e\\+30 is out of the question: .*not finite at step 2"):
+        choice = select_rate(wild, (1e30, 1e-3, 2e-3), 0.2, tmp_path / "rates", "shades")
     assert choice.best in (1e-3, 2e-3)
+
+
+def test_if_all_are_too_high_that_is_said(recipe: Recipe, tmp_path: Path) -> None:
+    wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
+    with (
+        pytest.warns(Notice, match="out of the question"),
+        pytest.raises(ValueError, match=r"Every rate of 1e\+30, 1e\+31 is too high: give lower ones by --rates\."),
+    ):
+        select_rate(wild, (1e30, 1e31), 0.2, tmp_path / "rates", "shades")

@@ -55,7 +55,8 @@ class DataOptions:
 def read_data_options(data: str, arguments: list[str]) -> DataConfig:
     """What else is among the words, and what is wrong with them, is seen when all are read."""
     usual = DataOptions(data=DataConfig(source=data))
-    found = parse_known_options(DataOptions, arguments, usual)
+    is_help = bool({"-h", "--help"} & set(arguments))  # which is wanted whatever was typed before it
+    found = None if is_help else parse_known_options(DataOptions, arguments, usual)
     return usual.data if found is None else found.data
 
 

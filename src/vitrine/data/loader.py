@@ -124,6 +124,7 @@ class Loader:
                 num_workers=self.num_workers,
                 prefetch_factor=self.prefetch if self.num_workers else None,
                 pin_memory=self.pin_memory,
+                worker_init_fn=leave_group if self.num_workers else None,
                 generator=torch.Generator(),  # it draws a seed for its workers, which must not come out of everyone's generator
             )
             return iter(loader)
@@ -217,6 +218,11 @@ class BatchesByStep(Dataset[Batch | Exception]):
         if self.order.shuffle:
             for attempt in range(MAX_REPLACEMENTS):
                 yield int(hash_keys(self.order.seed, Purpose.REPLACEMENT, epoch, index, attempt)) % len(self.source)
+
+
+def leave_group(worker: int) -> None:
+    """Out of reach of signals to the whole group of processes, as Ctrl-C's or torchrun's: the run ends its workers itself."""
+    os.setpgrp()
 
 
 def choose_num_workers(source: Source) -> int:

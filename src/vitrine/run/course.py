@@ -123,6 +123,7 @@ class Course:
         self.standing.seconds = self.seconds_before + self.clock() - self.started_s
         self.actions.save(state, self.standing)
         self.saved_s = self.clock()
+        self.wants_save = False
 
 
 def average(records: list[tuple[int, Record]]) -> Record:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from vitrine.data.config import DataConfig, LoaderConfig
+from vitrine.data.kind import normalise_split
 from vitrine.data.loader import Loader
 from vitrine.data.memory import hold_in_memory
 from vitrine.data.opening import find_data, open_configured
@@ -35,6 +36,11 @@ def open_run_data(recipe: Recipe) -> RunData:
     watched, watched_name = held_out, "held_out"
     if watched is None:
         watched, watched_name = open_other(config, "val", splits), "val"
+    if watched is None and (recipe.evaluation.patience is not None or recipe.evaluation.few_shot > 0):
+        raise ValueError(
+            f"{config.source} has no images to watch, and evaluation.patience and evaluation.few_shot need some: give a share, "
+            "as data.held_out=0.1, or a split val."
+        )
     test_split = "test" if "test" in splits or watched_name == "val" else "val"
     test = open_other(config, test_split, splits) if recipe.evaluation.test else None
     for source, split in ((watched, watched_name), (test, test_split)):
@@ -48,7 +54,8 @@ def open_run_data(recipe: Recipe) -> RunData:
 
 def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Source | None:
     """A split that is not trained on, if there is one."""
-    if split not in splits or config.split == split:
+    trained_on = None if config.split is None else normalise_split(config.split)
+    if split not in splits or split in (config.split, trained_on):
         return None
     source = find_data(config.source).open(split)
     return hold_in_memory(source, config.bad_images) if config.in_memory else source

@@ -8,7 +8,9 @@ model/                      the result, with the recipe beside it
 curves.png, summary.json    at the end
 """
 
+import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,18 +20,20 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from vitrine.core.files import make_folder, name_beside, write_json
+from vitrine.core.files import make_folder, read_json, write_json
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
-from vitrine.formats.checkpoint import Checkpoint, compute_checksum
+from vitrine.formats.checkpoint import Checkpoint, Description, compute_checksum
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.recipe import Recipe, list_differences, parse_recipe
+from vitrine.run.summary import Summary
 from vitrine.train.state import Tensors
 
 TRAINING_FILE = "training.safetensors"
 FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
-KEY = "vitrine_training"
+KEY, SEAL = "vitrine_training", "vitrine_training_checksum"  # in its metadata
+STEP = re.compile(r"step-\d{8,}")
 
 
 @dataclass
@@ -71,7 +75,7 @@ class RunFolder:
 
     def check(self, recipe: Recipe) -> None:
         """Make sure, before anything is loaded, that the folder can be had, and is new or this recipe's."""
-        if self.recipe.is_file():
+        if self.recipe.is_file() and not self.is_empty():
             self.require_same(recipe)
         elif self.path.exists() and (not self.path.is_dir() or self.list_strangers()):
             raise FileExistsError(f"{self.path} exists and is no folder of a run: choose another by --out.")
@@ -85,16 +89,27 @@ class RunFolder:
         make_folder(self.checkpoints)
 
     def list_strangers(self) -> list[Path]:
-        """What lies there, apart from what a run leaves that was killed as it began."""
-        own = (name_beside(self.recipe, "partial"), self.checkpoints)
-        return [path for path in self.path.iterdir() if path not in own or (path.is_dir() and any(path.iterdir()))]
+        """What lies there, apart from what a run leaves that was stopped before its first checkpoint."""
+        own = {self.checkpoints, self.metrics, self.best, self.tensorboard}
+        if self.recipe.is_file() and self.is_readable():
+            own.add(self.recipe)
+        half = set(self.path.glob(".*.vitrine-*"))  # written by a job that was killed
+        return [path for path in self.path.iterdir() if path not in own | half]
+
+    def is_readable(self) -> bool:
+        """Whether its recipe is one, and no file of somebody else's."""
+        try:
+            self.read_recipe()
+        except ValueError:
+            return False
+        return True
 
     def is_empty(self) -> bool:
         """Whether nothing was saved yet that another recipe would lose."""
         return not self.summary.is_file() and next(self.list_checkpoints(), None) is None
 
     def require_same(self, recipe: Recipe) -> None:
-        differences = [] if self.is_empty() else list_differences(self.read_recipe(), recipe)
+        differences = list_differences(self.read_recipe(), recipe)
         if differences:
             raise ValueError(
                 f"{self.path} holds a run of another recipe ({list_names(differences)}): give the same to resume it, or "
@@ -110,27 +125,49 @@ class RunFolder:
             ) from None
         return parse_recipe(content, str(self.recipe))
 
+    def read_summary(self) -> Summary:
+        """Of a run that is finished."""
+        try:
+            return Summary(**read_json(self.summary))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.summary} cannot be read ({summarise(error)}): remove it, and the run is summed up again."
+            ) from None
+
     def save_training(self, checkpoint: Checkpoint, training: Tensors, standing: Standing, keep_last: int) -> Path:
         """Write a checkpoint to resume from, and remove what is older than the last few."""
         path = self.checkpoints / f"step-{standing.step:08d}"
 
         def write(folder: Path) -> None:
-            content = {"format": FORMAT, "standing": vars(standing), "checksum": compute_checksum(training)}
-            save_file(training, folder / TRAINING_FILE, metadata={"format": "pt", KEY: json.dumps(content)})
+            content = {
+                "format": FORMAT,
+                "standing": vars(standing),
+                "checksum": compute_checksum(training),
+                "description": compute_fingerprint(checkpoint),
+            }
+            text = json.dumps(content)
+            save_file(training, folder / TRAINING_FILE, metadata={"format": "pt", KEY: text, SEAL: compute_digest(text)})
 
         save_checkpoint(checkpoint, path, write_beside=write)
-        for old in list(self.list_checkpoints())[keep_last:]:
-            shutil.rmtree(old, ignore_errors=True)
+        self.remove_old(path, keep_last)
         return path
+
+    def remove_old(self, newest: Path, keep_last: int) -> None:
+        """All but the one that was just written and the few before it; what is later than that was damaged, or left half."""
+        earlier = [path for path in self.list_checkpoints() if path <= newest]
+        kept = earlier[:keep_last]
+        for path in (*self.list_checkpoints(), *self.checkpoints.glob(".step-*.vitrine-*")):
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
 
     def save_model(self, checkpoint: Checkpoint, recipe: Recipe, path: Path) -> None:
         """Write a model to use, with the recipe that it comes from."""
         save_checkpoint(checkpoint, path, write_beside=lambda folder: write_json(folder / "recipe.json", recipe.to_json()))
 
     def list_checkpoints(self) -> Iterator[Path]:
-        """The newest first."""
-        found = self.checkpoints.glob("step-*") if self.checkpoints.is_dir() else iter(())
-        yield from sorted((path for path in found if path.is_dir()), reverse=True)
+        """The newest first; copies that someone made under other names are theirs."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else iter(())
+        yield from sorted((path for path in found if STEP.fullmatch(path.name) and path.is_dir()), reverse=True)
 
     def find_last(self) -> Saved | None:
         """The newest checkpoint that is whole; None where there is none yet."""
@@ -154,7 +191,20 @@ class RunFolder:
 
 def load_saved(path: Path) -> Saved:
     content, training = read_training(path / TRAINING_FILE)
-    return Saved(load_checkpoint(path), training, Standing(**content["standing"]), path)
+    checkpoint = load_checkpoint(path)
+    if compute_fingerprint(checkpoint) != content.get("description"):
+        raise ValueError(f"{path}: config.json is not the one that was written with the training state.")
+    return Saved(checkpoint, training, Standing(**content["standing"]), path)
+
+
+def compute_fingerprint(checkpoint: Checkpoint) -> str:
+    """Of all that is not weights, which have a checksum of their own."""
+    said = Description(checkpoint.model.config, checkpoint.preprocessing, checkpoint.class_names, {}, None)
+    return compute_digest(json.dumps(said.to_json()))
+
+
+def compute_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_training(path: Path) -> tuple[dict[str, Any], Tensors]:
@@ -162,6 +212,8 @@ def read_training(path: Path) -> tuple[dict[str, Any], Tensors]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+        if compute_digest(metadata[KEY]) != metadata[SEAL]:
+            raise ValueError("what it says of itself does not fit its checksum")
         content = json.loads(metadata[KEY])
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(f"{path} is no training state, or was damaged: {summarise(error)}.") from None

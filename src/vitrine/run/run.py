@@ -1,6 +1,5 @@
 """From a recipe to a trained model: data, network, objective, loop, evaluation, checkpoints."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summ
         with runtime.main_first():
             folder.check(recipe)
         if folder.summary.is_file():
-            return Summary(**json.loads(folder.summary.read_text()))
+            return folder.read_summary()
         run = Run(recipe, folder, runtime)
         with runtime.main_first():
             folder.open(recipe)  # not before: whoever corrects a mistake in their data would find another recipe there
@@ -134,33 +133,41 @@ class Run:
 
     def finish(self) -> Classification | None:
         """The weights that count, tested once and saved."""
-        if self.recipe.evaluation.patience is not None and self.folder.best.is_dir():
-            best = load_checkpoint(self.folder.best).model.state_dict()
-            scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
-            self.state.average = None
+        step = self.state.step
+        if self.recipe.evaluation.patience is not None:
+            step = self.take_best()
         test = None if self.data.test is None else self.measurer.classify(self.state, self.data.test)
-        checkpoint = self.gather_checkpoint()
+        checkpoint = self.gather_checkpoint(step)
         if checkpoint is not None:
             self.folder.save_model(checkpoint, self.recipe, self.folder.model)
         return test
 
-    def gather_checkpoint(self) -> Checkpoint | None:
-        """What is saved for use; None but in the main process."""
+    def take_best(self) -> int:
+        """Go back to the weights of the best evaluation; returns its step."""
+        with self.runtime.main_first():  # which may still be writing them
+            best = load_checkpoint(self.folder.best).model.state_dict()
+        scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
+        self.state.average = None
+        assert self.standing.best_step is not None
+        return self.standing.best_step
+
+    def gather_checkpoint(self, step: int) -> Checkpoint | None:
+        """What is saved for use, with the step that its weights are of; None but in the main process."""
         weights = gather_model(self.state)
         if not self.runtime.is_main:
             return None
         model = build_empty(replace(self.start.model.config, gradient_checkpointing=False))
         model.load_state_dict(weights, assign=True)
-        provenance = {**self.start.provenance, "trained_by": f"vitrine {vitrine.__version__}", "step": self.state.step}
+        provenance = {**self.start.provenance, "trained_by": f"vitrine {vitrine.__version__}", "step": step}
         return Checkpoint(model.eval(), self.start.preprocessing, self.data.class_names, provenance)
 
     def save(self, state: TrainState, standing: Standing) -> None:
-        checkpoint, training = self.gather_checkpoint(), gather_training(state)
+        checkpoint, training = self.gather_checkpoint(state.step), gather_training(state)
         if checkpoint is not None:
             self.folder.save_training(checkpoint, training, standing, self.recipe.saving.keep_last)
 
     def save_best(self, state: TrainState) -> None:
-        checkpoint = self.gather_checkpoint()
+        checkpoint = self.gather_checkpoint(state.step)
         if checkpoint is not None:
             self.folder.save_model(checkpoint, self.recipe, self.folder.best)
 

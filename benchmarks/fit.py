@@ -1,0 +1,182 @@
+"""What the training loop costs: a step of `fit` beside the same step written out, `python benchmarks/fit.py`.
+
+Written out it is: normalise, forward pass, cross-entropy, backward pass, AdamW, gradients cleared. `fit` also seeds, sets the
+rate, clips, measures, and reports every 10 steps. A third contestant is the step written out with clipping, which shows how
+much of the difference that is. They take turns step by step: while `fit` waits for its next batch, the others have theirs.
+About 8 minutes on two cores; `--json FILE` keeps the figures.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import nn
+from torch.nn import functional as F
+
+from vitrine.core.files import write_json
+from vitrine.core.runtime import Runtime
+from vitrine.data.batch import Batch
+from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.models.model import Model
+from vitrine.models.registry import build_model
+from vitrine.objectives.config import SupervisedConfig
+from vitrine.objectives.supervised import Supervised
+from vitrine.train.config import MachineConfig, OptimConfig
+from vitrine.train.loop import Hook, TrainState, fit
+from vitrine.train.metrics import Record
+from vitrine.train.optimizer import build_optimizer
+from vitrine.train.parallel import Parallel
+
+PLAIN, CLIPPED, FIT = "written out", "written out, clipping", "fit"
+MAX_RATIO = 1.03
+WARM_UP_STEPS = 3
+ROUND_STEPS = 10  # as many as there are from one report to the next, so that each round has one
+NUM_BATCHES = 4
+MODEL, IMAGE_SIZE = "ViT-Ti/16", (224, 224)
+PREPROCESSING = build_inception_preprocessing(IMAGE_SIZE)
+# A small rate, because there are few batches: learnt by heart, their gradients would become denormal and slow.
+OPTIM = OptimConfig(learning_rate=1e-6, decay="constant", max_grad_norm=1.0)
+
+PlainStep = Callable[[Batch], None]
+Seconds = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one contestant. `ratio` is its time by that of the step written out: above 1, it is slower."""
+
+    name: str
+    median_ms: float
+    ratio: float
+    ratio_quartiles: tuple[float, float]
+
+
+def main(rounds: int = 12, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
+    if rounds < 2:
+        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+    torch.set_num_threads(threads)
+    results: dict[str, list[Cost]] = {}
+    for batch_size in batch_sizes:
+        title = f"training loop: {MODEL} at {IMAGE_SIZE[0]}, batch {batch_size}"
+        results[title] = compute_costs(measure(batch_size, rounds, title))
+        report(title, results[title])
+    if json is not None:
+        settings = {title: [asdict(cost) for cost in costs] for title, costs in results.items()}
+        write_json(json, {"torch": torch.__version__, "threads": threads, "rounds": rounds, "settings": settings})
+
+
+def measure(batch_size: int, rounds: int, title: str) -> list[Seconds]:
+    """For each round, the seconds that each contestant took for a step, on average. All begin with the same weights."""
+    torch.manual_seed(0)
+    model, batches = build_network(num_classes=1000), build_batches(batch_size, num_classes=1000)
+    others = {PLAIN: build_plain(deepcopy(model), None), CLIPPED: build_plain(deepcopy(model), OPTIM.max_grad_norm)}
+    total_steps = WARM_UP_STEPS + rounds * ROUND_STEPS + 1  # one more, since a step's time is known when the next begins
+    turns: list[Seconds] = []
+    shown = track(islice(cycle(batches), total_steps), title, total_steps, console=Console(stderr=True), transient=True)
+    run_fit(model, take_turns(iter(shown), others, turns), total_steps)
+    starts = range(WARM_UP_STEPS, len(turns), ROUND_STEPS)
+    return [
+        {name: statistics.mean(turn[name] for turn in turns[start : start + ROUND_STEPS]) for name in (*others, FIT)}
+        for start in starts
+    ]
+
+
+def take_turns(batches: Iterator[Batch], others: dict[str, PlainStep], turns: list[Seconds]) -> Iterator[Batch]:
+    """Batches for `fit`, which is timed from being given one to asking for the next; before each, the others step."""
+    names = list(others)
+    for batch in batches:
+        names.reverse()  # what the one before left in the caches matters
+        seconds = {}
+        for name in names:
+            start = time.perf_counter()
+            others[name](batch)
+            seconds[name] = time.perf_counter() - start
+        start = time.perf_counter()
+        yield batch
+        turns.append(seconds | {FIT: time.perf_counter() - start})
+
+
+def build_network(num_classes: int, **changes: Any) -> Model[Any]:
+    """With all weights drawn: a head that starts at zero would hand zero gradients to its network."""
+    model = build_model(MODEL, image_size=IMAGE_SIZE, num_classes=num_classes, **changes)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def build_batches(batch_size: int, num_classes: int) -> list[Batch]:
+    return [
+        Batch(
+            image=torch.randint(256, (batch_size, 3, *IMAGE_SIZE), dtype=torch.uint8),
+            label=torch.randint(num_classes, (batch_size,)),
+            index=torch.arange(batch_size),
+            step=step,
+        )
+        for step in range(NUM_BATCHES)
+    ]
+
+
+def build_plain(model: nn.Module, max_grad_norm: float | None) -> PlainStep:
+    """Normalised by our function too, so that what differs is the loop."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=OPTIM.learning_rate, weight_decay=OPTIM.weight_decay)
+    model.train()
+
+    def step(batch: Batch) -> None:
+        F.cross_entropy(model(PREPROCESSING.normalise(batch.image)), batch.label).backward()
+        if max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> None:
+    runtime = Runtime(torch.device("cpu"))
+    objective = Supervised(model, PREPROCESSING, SupervisedConfig())
+    parallel = Parallel(objective, MachineConfig(precision="float32"), runtime)
+    state = TrainState(objective, build_optimizer(objective, OPTIM))
+    records: list[Record] = []
+    reporting = Hook(lambda step: step % ROUND_STEPS == 0, lambda _, record: records.append(record))
+    fit(state, batches, total_steps=total_steps, optim=OPTIM, parallel=parallel, runtime=runtime, hooks=(reporting,))
+
+
+def compute_costs(seconds: list[Seconds]) -> list[Cost]:
+    """Of every contestant over the rounds, in their order."""
+    costs = []
+    for name in seconds[0]:
+        ratios = [times[name] / times[PLAIN] for times in seconds]
+        lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+        median_ms = 1000 * statistics.median(times[name] for times in seconds)
+        costs.append(Cost(name, median_ms, median, (lower, upper)))
+    return costs
+
+
+def report(title: str, costs: list[Cost]) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("contestant")
+    for column in ("median ms", "ratio", "middle half of rounds"):
+        table.add_column(column, justify="right")
+    for cost in costs:
+        lower, upper = cost.ratio_quartiles
+        table.add_row(cost.name, f"{cost.median_ms:.1f}", f"{cost.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
+    console = Console()
+    console.print(table)
+    overhead = next(cost.ratio for cost in costs if cost.name == FIT) - 1
+    verdict = "met" if 1 + overhead < MAX_RATIO else "missed"
+    console.print(f"fit costs {100 * overhead:+.1f} % (needs < {100 * (MAX_RATIO - 1):+.0f} %: {verdict})\n")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)
