@@ -1,6 +1,7 @@
-"""Where real weights and real images are found, outside the project."""
+"""What tests of several parts need: real weights and images, which are outside the project, and quick training."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +15,15 @@ def assets() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real weights and images are not at {folder}: set VITRINE_ASSETS to their folder")
     return folder
+
+
+@pytest.fixture(scope="module")
+def short_runs() -> Iterator[None]:
+    """For tests that train: a generator of their own, and no curves, which take as long to draw as such a run."""
+    import torch
+
+    from vitrine.run import run
+
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+        patch.setattr(run, "plot_curves", lambda records, path, title: None)
+        yield

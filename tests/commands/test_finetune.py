@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
 from vitrine.recipe import parse_recipe, with_changes
 from vitrine.recipes.table import TRANSFERS, Transfer
-from vitrine.run import run
 
 SIDE = 16
 CLASSES = ("dark", "light", "striped")
@@ -31,19 +29,7 @@ SMALL = ("--total-steps", 2, "--optim.warmup-steps", 0, "--loader.batch-size", 8
 SMALLER = (*SMALL, "--model.image-size", SIDE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
-    with torch.random.fork_rng():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_curves() -> Iterator[None]:
-    """Drawing takes as long as all the rest of such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "plot_curves", lambda records, path, title: None)
-        yield
+pytestmark = pytest.mark.usefixtures("short_runs")
 
 
 def draw(label: int, drawn: np.random.Generator) -> np.ndarray:

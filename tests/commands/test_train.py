@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from tests.commands.test_training import end, fail, train
@@ -26,19 +24,7 @@ SHORT = ("--total-steps", 3, "--optim.warmup-steps", 0, "--model.depth", 1, "--l
 DROPPED = ("digits", "--total-steps", "3", "--optim.warmup-steps", "0", "--loader.batch-size", "2000")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
-    with torch.random.fork_rng():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_curves() -> Iterator[None]:
-    """Drawing takes as long as all the rest of such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "plot_curves", lambda records, path, title: None)
-        yield
+pytestmark = pytest.mark.usefixtures("short_runs")
 
 
 @pytest.fixture(scope="module")

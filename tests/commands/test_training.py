@@ -4,19 +4,16 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.run.test_run import TOTAL_STEPS, are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
 from vitrine.cli import main
 from vitrine.commands.training import format_share, print_summaries
 from vitrine.core.files import write_json
-from vitrine.run import run
 from vitrine.run.summary import Summary
 
 SUMMARY = Summary(
@@ -44,19 +41,7 @@ SUMMARY = Summary(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
-    with torch.random.fork_rng():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_curves() -> Iterator[None]:
-    """Drawing takes as long as all the rest of such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "plot_curves", lambda records, path, title: None)
-        yield
+pytestmark = pytest.mark.usefixtures("short_runs")
 
 
 @pytest.fixture(scope="module")

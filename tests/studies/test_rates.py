@@ -1,18 +1,15 @@
 """The choice of a learning rate: by held-out images alone, and never by those of the test."""
 
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.run.test_run import COUNTS, interrupt_at, make_recipe, write_data
 from vitrine.core.notices import Notice
 from vitrine.recipe import Recipe, with_changes
-from vitrine.run import run
 from vitrine.run.folder import RunFolder
 from vitrine.studies.rates import RateChoice, select_rate
 from vitrine.train.metrics_file import read_records
@@ -20,19 +17,7 @@ from vitrine.train.metrics_file import read_records
 RATES = (3.0, 0.01, 10.0)  # the high ones end with the same answer to all images
 
 
-@pytest.fixture(scope="module", autouse=True)
-def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
-    with torch.random.fork_rng():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_curves() -> Iterator[None]:
-    """Drawing takes as long as all the rest of such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "plot_curves", lambda records, path, title: None)
-        yield
+pytestmark = pytest.mark.usefixtures("short_runs")
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,14 @@
 """Several seeds: each is the run that it would be alone, in a folder of its own; mean and spread as NumPy has them."""
 
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.run.test_run import are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
 from vitrine.recipe import Recipe
-from vitrine.run import run
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
 from vitrine.studies.seeds import Spread, compute_spread, run_seeds
@@ -19,19 +16,7 @@ from vitrine.studies.seeds import Spread, compute_spread, run_seeds
 SEEDS = (3, 0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
-    with torch.random.fork_rng():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_curves() -> Iterator[None]:
-    """Drawing takes as long as all the rest of such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "plot_curves", lambda records, path, title: None)
-        yield
+pytestmark = pytest.mark.usefixtures("short_runs")
 
 
 @pytest.fixture(scope="module")
