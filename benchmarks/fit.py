@@ -3,7 +3,7 @@
 Written out it is: normalise, forward pass, cross-entropy, backward pass, AdamW, gradients cleared. `fit` also seeds, sets the
 rate, clips, measures, and reports every 10 steps. A third contestant is the step written out with clipping, which shows how
 much of the difference that is. They take turns step by step: while `fit` waits for its next batch, the others have theirs.
-About 8 minutes on two cores; `--json FILE` keeps the figures.
+About 10 minutes on two cores; `--json FILE` keeps the figures.
 """
 
 import statistics
@@ -61,7 +61,7 @@ class Cost:
     ratio_quartiles: tuple[float, float]
 
 
-def main(rounds: int = 12, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
+def main(rounds: int = 6, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
     if rounds < 2:
         raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
     torch.set_num_threads(threads)

@@ -38,6 +38,8 @@ def main(
     """`only` measures one contestant in this process and prints its bytes: how the benchmark calls itself."""
     if not CLEAR_REFS.exists():
         raise SystemExit(f"{CLEAR_REFS}, which resets the peak of a process, is missing here: measure memory on Linux.")
+    if rounds < 1:
+        raise SystemExit(f"--rounds {rounds} must be at least 1: a median needs a figure.")
     missing = import_transformers()
     if only is not None:
         print(measure_here(only, batch_size, threads))

@@ -173,6 +173,7 @@ def test_only_what_changes_no_number_is_free() -> None:
         "device",
         "loader.num_workers",
         "loader.prefetch",
+        "evaluation.batch_size",
         "machine.accumulation_steps",
         "machine.compile",
         "machine.gradient_checkpointing",

@@ -1,6 +1,7 @@
 """The `vitrine` command: a table of subcommands, each imported only when it is called."""
 
 import difflib
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,7 +55,8 @@ def notices_in_a_line() -> Iterator[None]:
 
     def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, Notice):
-            print_error(str(message))
+            if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+                print_error(str(message))
         else:
             show(message, category, *place, **options)
 

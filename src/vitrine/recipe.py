@@ -19,7 +19,7 @@ from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, Savin
 HeadInit = Literal["zero", "ridge"]
 
 # Fields, or whole groups of them, that change nothing of what a run computes: it may be resumed with others.
-FREE = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch")
+FREE = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch", "evaluation.batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,9 @@ class Recipe:
             raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, as 0.9999.")
         if self.head_init == "ridge" and self.model.checkpoint is None:
             raise ValueError("head_init='ridge' is for a checkpoint's features: give model.checkpoint, or leave it out.")
-        if self.mixing != Mixing() and self.loader.batch_size // self.machine.accumulation_steps % 2 != 0:
+        if self.head_init == "ridge" and self.supervised.loss == "sigmoid":
+            raise ValueError("head_init='ridge' is as sure as softmax wants it: take head_init='zero' with the sigmoid loss.")
+        if self.mixing.is_on and self.loader.batch_size // self.machine.accumulation_steps % 2 != 0:
             raise ValueError(
                 f"loader.batch_size={self.loader.batch_size} in {self.machine.accumulation_steps} parts cannot be mixed, which "
                 "is done in pairs: take parts of an even size."

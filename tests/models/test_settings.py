@@ -102,6 +102,7 @@ def test_mistakes_cost_a_sentence(settings: dict[str, object], message: str) -> 
 def test_a_checkpoint_s_network_is_as_it_was_trained() -> None:
     allowed = {
         "preprocess": "imagenet",
+        "head_bias": -10.0,
         "image_size": 32,
         "gelu": "erf",
         "norm_eps": 1e-6,

@@ -91,7 +91,8 @@ def test_validation_images_are_the_test_where_there_is_no_other_and_they_chose_n
     source = write_arrays(tmp_path / "made.npz", ("train", "val"))
     watched_on_val = open_run_data(make(source))
     assert len(names(watched_on_val.watched)) == 9
-    assert watched_on_val.test is None
+    assert names(watched_on_val.test) == names(watched_on_val.watched)  # of the last weights, and not of the best
+    assert open_run_data(make(source, EvaluationConfig(patience=0))).test is None
     held_out = open_run_data(make(source, held_out=0.2))
     assert held_out.watched_name == "held_out"
     assert names(held_out.test) == [f"made.npz/x_val[{index}]" for index in range(9)]

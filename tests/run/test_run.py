@@ -363,7 +363,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(report_every: int,
         evaluation=EvaluationConfig(num_times=0),
     )
     sentence = (
-        r"^The run cannot go on, because the loss was not finite at step 5; the last good checkpoint is "
+        r"^The run cannot go on, because the loss or its gradient was not finite at step 5; the last good checkpoint is "
         r".*checkpoints/step-00000004\. .*--out.*optim\.learning_rate.*optim\.warmup_steps.*optim\.max_grad_norm=1\.$"
     )
     with pytest.raises(ValueError, match=sentence):
@@ -375,7 +375,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(report_every: int,
     assert not (tmp_path / "summary.json").exists()
     reported = [record for record in read_records(tmp_path / "metrics.jsonl") if "loss" in record]
     assert all(record["step"] < 5 and record["loss"] is not None for record in reported)
-    with pytest.raises(ValueError, match=r"the loss was not finite at step 5;"):
+    with pytest.raises(ValueError, match=r"the loss or its gradient was not finite at step 5;"):
         run_poisoned(recipe, tmp_path)  # the same again, from the checkpoint
 
 

@@ -1,6 +1,9 @@
 """Several seeds: each is the run that it would be alone, in a folder of its own; mean and spread as NumPy has them."""
 
+import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.run.test_run import are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
+from vitrine.core.files import write_json
 from vitrine.recipe import Recipe
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
@@ -84,3 +88,15 @@ def test_mean_and_spread_are_numpy_s(figures: tuple[float, ...]) -> None:
 
 def test_one_figure_has_no_spread() -> None:
     assert compute_spread([0.75]) == Spread(0.75, None)
+
+
+def test_two_processes_make_all_the_runs(recipe: Recipe, tmp_path: Path) -> None:
+    """They can meet once only: the second run must not try again."""
+    write_json(tmp_path / "recipe.json", replace(recipe, total_steps=3).to_json())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["-m", "vitrine", "train", "recipe.json", "--out", "runs", "--seeds", "0", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "over 2 seeds" in done.stdout
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"seed-0", "seed-1"}

@@ -82,7 +82,7 @@ def test_the_first_bad_step_is_named_even_if_it_is_read_later(bad: float) -> Non
     for step, loss in enumerate([1.0, 2.0, bad, 3.0, math.nan]):
         meter.add({"loss": torch.tensor(loss)})
         meter.watch(torch.tensor(loss), step)
-    with pytest.raises(FloatingPointError, match=r"^the loss was not finite at step 2$"):
+    with pytest.raises(FloatingPointError, match=r"^the loss or its gradient was not finite at step 2$"):
         meter.read()
 
 

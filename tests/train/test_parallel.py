@@ -151,7 +151,9 @@ def test_evaluating_counts_every_image_once_and_disturbs_nothing(sharding: str, 
 @pytest.mark.parametrize("bad_rank", [0, 1])
 def test_a_loss_that_is_not_finite_in_one_process_is_told_by_all_with_its_step(bad_rank: int, both: Both) -> None:
     """A step later it is not finite in the others, too: the first is the one to look at."""
-    assert both.find(f"poisoned {bad_rank}") == f"the loss was not finite at step {worker.BAD_STEP + 1}"  # as people count
+    assert (
+        both.find(f"poisoned {bad_rank}") == f"the loss or its gradient was not finite at step {worker.BAD_STEP + 1}"
+    )  # as people count
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vitrine.commands.training import Options, run_training
 from vitrine.core.arguments import parse_known_options, parse_options
 from vitrine.data.config import BadImages, DataConfig
+from vitrine.recipe import Recipe, with_changes
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -20,6 +21,7 @@ USAGE = """usage: vitrine finetune MODEL DATA [--recipe NAME] [--out DIR] [--fie
 MODEL is a folder or file in any known format, or hf://org/name. DATA is a folder of images by class, or any other data.
 --recipe is folder, made for a laptop, unless you name one of the paper's (pets, cifar10, ..): see vitrine train --list."""
 
+HELD_OUT, LEAST_IMAGES = 0.1, 20  # a tenth of fewer says nothing
 NUM_MEASURED = 100  # images whose size is looked at, for rules that go by it
 
 
@@ -38,11 +40,31 @@ def finetune(arguments: list[str]) -> None:
     transfer = find_transfer(name)
     if (Path(data) / "config.json").is_file():
         raise ValueError(f"{data} is a checkpoint, and MODEL comes before DATA: vitrine finetune {data} {model} ..")
-    recipe = transfer.build(describe_transfer(model, read_data_options(data, rest)))
-    title = f"{Path(model).stem}-{Path(data).stem}-{name}"
+    found = describe_transfer(model, read_data_options(data, rest))
+    recipe = keep_some_out(transfer.build(found), found.num_images)
+    title = f"{name_model(model)}-{Path(data).resolve().name}-{name}"
     defaults = Options(out=Path("runs") / title, rates=transfer.rates, recipe=recipe)
     options = parse_options(f"finetune {model} {data}", Options, rest, defaults)
     run_training(options, defaults, title, transfer.held_out)
+
+
+def keep_some_out(recipe: Recipe, num_images: int) -> Recipe:
+    """Of data that is not divided, a tenth to measure on: whoever brings a folder of photos wants to know how good it is."""
+    from vitrine.data.opening import find_data
+
+    if find_data(recipe.data.source).splits or num_images < LEAST_IMAGES:
+        return recipe
+    return with_changes(recipe, data={"held_out": HELD_OUT})
+
+
+def name_model(model: str) -> str:
+    """What to call it in the name of a folder: of a run's result, the run; of a file, what it is without its ending."""
+    path = Path(model).resolve()
+    if path.name in ("model", "best"):
+        return path.parent.name
+    return (
+        path.parent.name if path.name == "model.safetensors" else path.name.removesuffix(path.suffix if path.is_file() else "")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What `vitrine train` and `vitrine finetune` have in common: their options, the runs, and what they print."""
 
+import os
 import shlex
 import signal
 import sys
@@ -37,7 +38,15 @@ class Options:
 
 def run_training(options: Options, defaults: Options, title: str, held_out: float) -> None:
     """All that the options ask for; `defaults` are what they are where nothing was said."""
-    recipe, out = check_options(options, defaults), options.out
+    from vitrine.core.runtime import start_runtime
+
+    recipe = check_options(options, defaults)
+    with start_runtime(recipe.device):  # once for all the runs
+        run_all(options, recipe, title, held_out)
+
+
+def run_all(options: Options, recipe: Recipe, title: str, held_out: float) -> None:
+    out = options.out
     results: dict[str, Any] = {}
     if options.select_rate:
         from vitrine.studies.rates import select_rate
@@ -68,6 +77,11 @@ def check_options(options: Options, defaults: Options) -> Recipe:
         raise ValueError("--seed and --seeds were both given: leave one of them out.")
     if options.select_rate and recipe.optim.learning_rate != usual.optim.learning_rate:
         raise ValueError("--optim.learning-rate and --select-rate were both given: leave one of them out, or give --rates.")
+    if options.select_rate and (recipe.evaluation.patience is not None or recipe.evaluation.few_shot > 0):
+        raise ValueError(
+            "--evaluation.patience and --evaluation.few-shot need held-out images, which --select-rate gives back to training "
+            "in the end: leave them out."
+        )
     if len(set(options.seeds)) != len(options.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} has one of them twice: each can count once only.")
     if options.json is not None:
@@ -94,15 +108,14 @@ def stop_here(number: int | None, summary: "Summary | None" = None) -> None:
     """The run was interrupted and is saved: say how to go on, and end as a program does that was told to."""
     if is_main():
         where = "" if summary is None else f" at step {summary.steps} of {summary.total_steps}"
-        command = shlex.join(["vitrine", *sys.argv[1:]])
+        program = "torchrun .. -m vitrine" if "WORLD_SIZE" in os.environ else "vitrine"
+        command = f"{program} {shlex.join(sys.argv[1:])}"
         print(f"Stopped{where}, and saved. To go on, give the same command again: {command}", file=sys.stderr)
     sys.exit(128 + (number or signal.SIGINT))
 
 
 def is_main() -> bool:
     """Whether this is the process that speaks: torchrun numbers them."""
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -46,7 +46,7 @@ def read(name: str, kind: Callable[..., Any], arguments: list[str], **more: Any)
     except SystemExit as stop:
         if stop.code in (None, 0):
             raise
-        sentence = unbox(complaint.getvalue())
+        sentence = re.sub(r"^Error parsing recipe[\w.]*: (?=\w+=)", "", unbox(complaint.getvalue()))  # then it is ours already
         for word in arguments:  # a long one is broken where the box ends
             sentence = re.sub(" ?".join(map(re.escape, word)), lambda _, word=word: word, sentence)
         raise ValueError(f"{sentence} All options: `vitrine {name} --help`.") from None

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -80,9 +81,13 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
     if num_ranks == 1:
         yield Runtime(chosen)
         return
+    if dist.is_initialized():  # by whoever makes several runs: torchrun's processes can meet once only
+        yield Runtime(chosen, dist.get_rank(), num_ranks)
+        return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    # The main process may have millions of files to list while the others wait for it.
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
     try:
         yield Runtime(chosen, dist.get_rank(), num_ranks)
     finally:

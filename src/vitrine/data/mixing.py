@@ -41,6 +41,10 @@ class Mixing:
             if alpha != 0 and not SMALLEST_ALPHA <= alpha <= LARGEST_ALPHA:
                 raise ValueError(f"{name}={alpha} must be 0, for off, or {SMALLEST_ALPHA} to {LARGEST_ALPHA:g}, as 0.2.")
 
+    @property
+    def is_on(self) -> bool:
+        return self.mixup > 0 or self.cutmix > 0
+
     def mix(self, images: "Tensor", targets: "Tensor", num_classes: int, *, seed: int, step: int) -> tuple["Tensor", "Tensor"]:
         """Images (B, C, H, W) and floating-point targets (B, K), where the given ones are; these are left alone.
 
@@ -49,7 +53,7 @@ class Mixing:
         """
         require_mixable(images, targets, num_classes)
         targets = to_rows(targets, num_classes)
-        if self.mixup == self.cutmix == 0:
+        if not self.is_on:
             return images, targets
         generator = build_generator(seed, step)
         is_cutmix = generator.random() < 0.5 if self.mixup > 0 and self.cutmix > 0 else self.cutmix > 0

@@ -8,7 +8,7 @@ from vitrine.models.config import ModelConfig, Pool, Position
 from vitrine.models.registry import resolve_config
 
 # What may be said of a checkpoint's network too: the rest of it is as it was trained.
-OF_CHECKPOINTS = ("preprocess", "image_size", "gelu", "norm_eps", "dropout_rate", "stochastic_depth_rate")
+OF_CHECKPOINTS = ("preprocess", "head_bias", "image_size", "gelu", "norm_eps", "dropout_rate", "stochastic_depth_rate")
 
 
 @dataclass(frozen=True, kw_only=True)

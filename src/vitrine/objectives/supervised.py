@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.data.batch import Batch, match_labels
-from vitrine.data.mixing import Mixing
+from vitrine.data.mixing import Mixing, to_rows
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.model import Model
 from vitrine.objectives.config import SupervisedConfig
@@ -41,7 +41,7 @@ def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) ->
     logits = logits.float()  # half precision loses the small differences that the loss is about
     if config.loss == "softmax":
         return F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing, reduction="none")
-    rows = targets if targets.is_floating_point() else F.one_hot(targets, logits.shape[1])
+    rows = to_rows(targets, logits.shape[1])
     # The sum over classes, as in big_vision; torch's mean would depend on how many there are.
     return F.binary_cross_entropy_with_logits(logits, rows.to(logits.dtype), reduction="none").sum(dim=1)
 

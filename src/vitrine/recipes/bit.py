@@ -56,7 +56,7 @@ def build_sgd(model: str) -> Recipe:
 def hyperrule(transfer: Transfer) -> Recipe:
     """A checkpoint on any data for 500, 10,000 or 20,000 steps: BiT's rule, by the number and size of images (appendix B.1.1).
 
-    Expect 87.54 % top-1 on ImageNet from BiT's R152x4 of JFT-300M at 480 px (table 2).
+    Expect 87.54 % top-1 on ImageNet from BiT's R152x4 of JFT-300M, with --model.image-size 480 --augment.resize 512 (table 2).
 
         vitrine finetune MODEL DATA --recipe hyperrule
     """

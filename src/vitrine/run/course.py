@@ -45,13 +45,13 @@ class Course:
         self.recipe, self.runtime, self.actions, self.stop, self.standing = recipe, runtime, actions, stop, standing
         self.total_steps = total_steps
         num_times = recipe.evaluation.num_times if actions.evaluate is not None else 0
-        self.evaluation_steps = {max(1, round(total_steps * time / num_times)) for time in range(1, num_times + 1)}
+        self.evaluation_steps = {max(1, round(total_steps * turn / num_times)) for turn in range(1, num_times + 1)}
         self.read_waited_s = read_waited_s
         self.clock = clock
         self.started_s = self.saved_s = self.marked_s = clock()
         self.marked_step, self.marked_waited_s = standing.step, read_waited_s()
         self.paused_s = 0.0
-        self.seconds_before = standing.seconds
+        self.seconds_before, self.device_seconds_before = standing.seconds, standing.device_seconds
         self.read_step = standing.step
         self.records: list[tuple[int, Record]] = []
         """Of evaluations and checkpoints between two reports, each with its number of steps."""
@@ -120,7 +120,9 @@ class Course:
             )
 
     def save(self, state: TrainState) -> None:
-        self.standing.seconds = self.seconds_before + self.clock() - self.started_s
+        seconds = self.clock() - self.started_s
+        self.standing.seconds = self.seconds_before + seconds
+        self.standing.device_seconds = self.device_seconds_before + seconds * self.runtime.num_ranks
         self.actions.save(state, self.standing)
         self.saved_s = self.clock()
         self.wants_save = False

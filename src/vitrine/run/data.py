@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from vitrine.data.config import DataConfig, LoaderConfig
 from vitrine.data.kind import normalise_split
 from vitrine.data.loader import Loader
@@ -21,7 +23,7 @@ class RunData:
     watched_name: str
     """held_out or val."""
     test: Source | None
-    """The split test; where there is none, val, if it is not watched, as ImageNet has it."""
+    """The split test; where there is none, as on ImageNet, val, unless the weights were chosen by it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -29,20 +31,17 @@ class RunData:
 
 
 def open_run_data(recipe: Recipe) -> RunData:
-    config = recipe.data
+    config, evaluation = recipe.data, recipe.evaluation
     train, held_out = open_configured(config)
     require_labels(train, recipe)
     splits = find_data(config.source).splits
     watched, watched_name = held_out, "held_out"
     if watched is None:
         watched, watched_name = open_other(config, "val", splits), "val"
-    if watched is None and (recipe.evaluation.patience is not None or recipe.evaluation.few_shot > 0):
-        raise ValueError(
-            f"{config.source} has no images to watch, and evaluation.patience and evaluation.few_shot need some: give a share, "
-            "as data.held_out=0.1, or a split val."
-        )
-    test_split = "test" if "test" in splits or watched_name == "val" else "val"
-    test = open_other(config, test_split, splits) if recipe.evaluation.test else None
+    require_watched(watched, train, recipe)
+    test_split = "test" if "test" in splits else "val"
+    chosen_on = watched_name if evaluation.patience is not None else None  # what was chosen on some images says nothing on them
+    test = open_other(config, test_split, splits) if evaluation.test and test_split != chosen_on else None
     for source, split in ((watched, watched_name), (test, test_split)):
         if source is not None and source.class_names != train.class_names:
             raise ValueError(
@@ -50,6 +49,24 @@ def open_run_data(recipe: Recipe) -> RunData:
                 f"({len(source.class_names)} and {len(train.class_names)}, or in another order): give both the same."
             )
     return RunData(train, watched, watched_name, test)
+
+
+def require_watched(watched: Source | None, train: Source, recipe: Recipe) -> None:
+    """Before anything is trained: whatever is to be measured on the way can be."""
+    shots = recipe.evaluation.few_shot
+    if watched is None and (recipe.evaluation.patience is not None or shots > 0):
+        raise ValueError(
+            f"{recipe.data.source} has no images to watch, and evaluation.patience and evaluation.few_shot need some: give a "
+            "share, as data.held_out=0.1, or a split val."
+        )
+    if shots == 0:
+        return
+    if train.labels.has_several:
+        raise ValueError("evaluation.few_shot needs images with one label each: leave it out.")
+    counts = np.bincount(train.labels.values, minlength=len(train.class_names))
+    if counts.min() < shots:
+        name = train.class_names[int(counts.argmin())]
+        raise ValueError(f"evaluation.few_shot={shots} is more than the {counts.min()} images of the class {name}: lower it.")
 
 
 def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Source | None:

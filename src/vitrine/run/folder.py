@@ -48,6 +48,8 @@ class Standing:
     """Evaluations since the best one."""
     seconds: float = 0.0
     """Spent, all attempts together."""
+    device_seconds: float = 0.0
+    """The same, times the processes of each attempt."""
     stopped_early: bool = False
 
 

@@ -32,7 +32,7 @@ class Measurer:
         name, shots = self.data.watched_name, self.recipe.evaluation.few_shot
         found = self.classify(state, self.data.watched)
         record = {f"{name}_top1": found.top1, f"{name}_top5": found.top5}
-        if found.loss is not None:
+        if found.loss is not None and self.recipe.supervised.loss == "softmax":  # of which it is; another would mislead
             record[f"{name}_loss"] = found.loss
         if shots > 0:
             record[f"few_shot_{shots}"] = self.measure_few_shot(state, self.data.watched, shots)
@@ -47,7 +47,7 @@ class Measurer:
         return summarise_counts(self.runtime.sum(counts))
 
     def measure_few_shot(self, state: TrainState, queries: Source, shots: int) -> float:
-        """From `shots` training images of each class; few enough for every process to compute all features itself."""
+        """From `shots` training images of each class; every process computes all the features, and has the same figure."""
         few = select(self.data.train, f"{shots}/class", self.recipe.seed)
         with self.evaluating(state):
             train, test = self.featurise(state, few), self.featurise(state, queries)

@@ -3,6 +3,8 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 import vitrine
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime, start_runtime
@@ -17,7 +19,7 @@ from vitrine.objectives.supervised import Supervised
 from vitrine.recipe import Recipe
 from vitrine.run.course import Actions, Course
 from vitrine.run.data import RunData, open_run_data
-from vitrine.run.folder import RunFolder, Saved, Standing
+from vitrine.run.folder import RunFolder, Saved, Standing, load_saved
 from vitrine.run.measuring import Measurer
 from vitrine.run.reporting import Reporter, open_reporter
 from vitrine.run.start import build_start, rebuild, set_ridge_head
@@ -40,7 +42,7 @@ class Diverged(ValueError):
 def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summary:
     """Train as the recipe says, from where the run in `out` stopped, if it did; the trained model is in `out`/model."""
     folder = RunFolder(Path(out))
-    with start_runtime(recipe.device) as runtime, stop_on_signals() as stop:
+    with start_runtime(recipe.device) as runtime:
         with runtime.main_first():
             folder.check(recipe)
         if folder.summary.is_file():
@@ -48,7 +50,10 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summ
         run = Run(recipe, folder, runtime)
         with runtime.main_first():
             folder.open(recipe)  # not before: whoever corrects a mistake in their data would find another recipe there
-        with open_reporter(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter:
+        with (
+            open_reporter(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter,
+            stop_on_signals(reporter.say) as stop,
+        ):
             summary = run.train(stop, reporter)
         if summary.is_finished and runtime.is_main:
             plot_curves(read_records(folder.metrics), folder.curves, title)
@@ -67,10 +72,10 @@ class Run:
         with runtime.main_first():  # who may fetch or index what the others then find
             self.data = open_run_data(recipe)
         self.total_steps = recipe.compute_total_steps(len(self.data.train))
-        saved = folder.find_last()
+        saved = find_saved(folder, runtime)
         self.standing = Standing() if saved is None else saved.standing
         self.start = begin(recipe, self.data, runtime) if saved is None else resume(saved, recipe)
-        mixing = recipe.mixing if is_mixed(recipe) else None
+        mixing = recipe.mixing if recipe.mixing.is_on else None
         objective = Supervised(self.start.model, self.start.preprocessing, recipe.supervised, mixing, recipe.seed)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
@@ -129,6 +134,11 @@ class Run:
             raise Diverged(
                 f"The run cannot go on, because {error}; {kept}. Begin again in another folder (--out) with a lower "
                 "optim.learning_rate, a longer optim.warmup_steps, or optim.max_grad_norm=1."
+            ) from None
+        except torch.OutOfMemoryError:
+            raise ValueError(
+                f"A batch of {self.recipe.loader.batch_size} does not fit into memory ({self.runtime.device}): take it in "
+                "parts (machine.accumulation_steps=8), or machine.gradient_checkpointing, or more processes (torchrun)."
             ) from None
 
     def finish(self) -> Classification | None:
@@ -195,7 +205,7 @@ class Run:
             images=images,
             exaflops=cost.compute_exaflops(images, 1),
             device=self.runtime.device.type,
-            device_hours=self.standing.seconds / 3600 * self.runtime.num_ranks,
+            device_hours=self.standing.device_seconds / 3600,
         )
 
 
@@ -206,23 +216,27 @@ def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
     return start
 
 
+def find_saved(folder: RunFolder, runtime: Runtime) -> Saved | None:
+    """The checkpoint that the main process goes on from, for all of them."""
+    saved = folder.find_last() if runtime.is_main else None
+    path = runtime.share(None if saved is None else saved.path)
+    return load_saved(path) if path is not None and saved is None else saved
+
+
 def resume(saved: Saved, recipe: Recipe) -> Checkpoint:
     """The network of a checkpoint; where the run began is not needed any more."""
     model = rebuild(saved.checkpoint.model, gradient_checkpointing=recipe.machine.gradient_checkpointing)
     return replace(saved.checkpoint, model=model)
 
 
-def is_mixed(recipe: Recipe) -> bool:
-    return recipe.mixing.mixup > 0 or recipe.mixing.cutmix > 0
-
-
 def require_divisible(recipe: Recipe, runtime: Runtime) -> None:
     """Every process gets as many images of a batch, in whole parts; mixed ones in pairs."""
-    unit = runtime.num_ranks * recipe.machine.accumulation_steps * (2 if is_mixed(recipe) else 1)
+    num_ranks, num_parts, is_mixed = runtime.num_ranks, recipe.machine.accumulation_steps, recipe.mixing.is_on
+    unit = num_ranks * num_parts * (2 if is_mixed else 1)
     if recipe.loader.batch_size % unit != 0:
         raise ValueError(
-            f"loader.batch_size={recipe.loader.batch_size} must be a multiple of {unit}: {runtime.num_ranks} processes, "
-            f"machine.accumulation_steps={recipe.machine.accumulation_steps}{', mixing in pairs' if is_mixed(recipe) else ''}."
+            f"loader.batch_size={recipe.loader.batch_size} must be a multiple of {unit}: {num_ranks} processes, "
+            f"machine.accumulation_steps={num_parts}{', mixing in pairs' if is_mixed else ''}."
         )
-    if recipe.loader.last == "keep" and runtime.num_ranks > 1:
+    if recipe.loader.last == "keep" and num_ranks > 1:
         raise ValueError("loader.last='keep' gives processes parts of different sizes: take wrap or drop with torchrun.")

@@ -57,7 +57,7 @@ def load_start(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
     assert settings.checkpoint is not None
     facts = Facts(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
     loaded = load_checkpoint(settings.checkpoint, image_size=settings.image_size, facts=facts)
-    loaded.model.reset_head(len(class_names))
+    loaded.model.reset_head(len(class_names), settings.head_bias or 0.0)
     changes: dict[str, Any] = {"gradient_checkpointing": recipe.machine.gradient_checkpointing}
     for name in ("dropout_rate", "stochastic_depth_rate"):
         if getattr(settings, name) is not None:

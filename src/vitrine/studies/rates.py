@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vitrine.core.files import make_folder
 from vitrine.core.notices import notice
+from vitrine.core.runtime import start_runtime
 from vitrine.core.sentences import list_names, summarise
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run.run import Diverged, run_recipe
@@ -33,16 +34,17 @@ def select_rate(recipe: Recipe, rates: Sequence[float], held_out: float, out: Pa
     trials = build_trials(recipe, rates, recipe.data.held_out or held_out)
     make_folder(out)
     summaries: dict[float, Summary] = {}
-    for rate, trial in trials.items():
-        try:
-            summary = run_recipe(trial, out / f"rate-{rate:g}", f"{title}, rate {rate:g}")
-        except Diverged as error:
-            notice(f"The rate {rate:g} is out of the question: {summarise(error)}.")
-            continue
-        if summary.is_finished:
-            summaries[rate] = summary
-        if summary.interrupted_by is not None:
-            return RateChoice(summaries, summary.interrupted_by)
+    with start_runtime(recipe.device):
+        for rate, trial in trials.items():
+            try:
+                summary = run_recipe(trial, out / f"rate-{rate:g}", f"{title}, rate {rate:g}")
+            except Diverged as error:
+                notice(f"The rate {rate:g} is out of the question: {summarise(error)}.")
+                continue
+            if summary.is_finished:
+                summaries[rate] = summary
+            if summary.interrupted_by is not None:
+                return RateChoice(summaries, summary.interrupted_by)
     if not summaries:
         raise ValueError(
             f"Every rate of {list_names([f'{rate:g}' for rate in rates])} is too high: give lower ones by --rates."

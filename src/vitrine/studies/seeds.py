@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from vitrine.core.files import make_folder
+from vitrine.core.runtime import start_runtime
 from vitrine.recipe import Recipe
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
@@ -25,10 +26,11 @@ def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> li
     require_distinct(seeds)
     make_folder(out)
     summaries: list[Summary] = []
-    for seed in seeds:
-        summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}"))
-        if summaries[-1].interrupted_by is not None:
-            break
+    with start_runtime(recipe.device):
+        for seed in seeds:
+            summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}"))
+            if summaries[-1].interrupted_by is not None:
+                break
     return summaries
 
 

@@ -37,7 +37,7 @@ class OptimConfig:
     rsqrt_timescale: int = 10_000
     """Steps after warm-up in which an rsqrt rate halves its square."""
     cooldown_steps: int = 0
-    """Last steps in which an rsqrt rate goes down to 0."""
+    """Last steps in which the rate goes down to 0 linearly, whatever its decay; for rsqrt and constant."""
     max_grad_norm: float | None = 1.0
     """Gradients are scaled down to this global norm; None: they are not."""
     layer_decay: float = 1.0
@@ -53,6 +53,10 @@ class OptimConfig:
         require_rates(self, "beta1", "beta2", "momentum")
         if self.layer_decay > 1:
             raise ValueError(f"layer_decay={self.layer_decay} must be at most 1: early layers learn more slowly, not faster.")
+        if self.decay == "linear" and self.final_rate > self.learning_rate:
+            raise ValueError(
+                f"final_rate={self.final_rate} is above learning_rate={self.learning_rate}: the rate would rise. Lower it."
+            )
         if not isinstance(self.decay_at, tuple) or not all(0 < share < 1 for share in self.decay_at):
             raise ValueError(f"decay_at={self.decay_at!r} must be shares of the run between 0 and 1, as (0.3, 0.6, 0.9).")
         if list(self.decay_at) != sorted(set(self.decay_at)):

@@ -59,7 +59,9 @@ def fit(
         rate = compute_rate(optim, state.step, total_steps)
         set_rate(state.optimizer, rate)
         accumulate_gradients(batch.split(accumulation_steps), parallel, meter, (seed, state.step, runtime.rank))
-        meter.add({"grad_norm": clip_gradients(state.objective, optim.max_grad_norm)})
+        norm = clip_gradients(state.objective, optim.max_grad_norm)
+        meter.add({"grad_norm": norm})
+        meter.watch(norm, state.step + 1)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         if state.average is not None:

@@ -27,16 +27,16 @@ class Meter:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
             self.weights[name] = self.weights.get(name, 0.0) + weight
 
-    def watch(self, loss: Tensor, step: int) -> None:
-        """Remember the step, if it is the first of which the loss is not finite."""
+    def watch(self, number: Tensor, step: int) -> None:
+        """Remember the step, if it is the first of which the loss, or the norm of its gradient, is not finite."""
         bad_step = self.first_bad_step.clamp(max=step)
-        self.first_bad_step = torch.where(torch.isfinite(loss.detach()), self.first_bad_step, bad_step)
+        self.first_bad_step = torch.where(torch.isfinite(number.detach()), self.first_bad_step, bad_step)
 
     def read(self) -> Record:
         """The means over all processes; from here on they begin anew. What is not finite is an error, in all of them alike."""
         first_bad_step = -int(self.runtime.max(-self.first_bad_step))  # the broken weights break the others a step later
         if first_bad_step < NEVER:
-            raise FloatingPointError(f"the loss was not finite at step {first_bad_step}")
+            raise FloatingPointError(f"the loss or its gradient was not finite at step {first_bad_step}")
         names = list(self.sums)
         if not names:
             return {}

@@ -26,12 +26,13 @@ class Parallel:
         self.runtime = runtime
         self.dtype = choose_dtype(machine.precision, runtime.device)
         self.call: nn.Module = objective
-        objective.to(runtime.device)
         if machine.compile:
             objective.encoder.compile()
         if runtime.num_ranks > 1 and machine.sharding == "fsdp":
-            shard(objective, runtime)
-        elif runtime.num_ranks > 1:
+            shard(objective, runtime)  # which moves each part by itself: the whole may not fit
+            return
+        objective.to(runtime.device)
+        if runtime.num_ranks > 1:
             self.call = DistributedDataParallel(objective, broadcast_buffers=False)  # which never change
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -12,7 +12,8 @@ from vitrine.train.config import OptimConfig
 def compute_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     """The learning rate of a step, before any factor of a layer."""
     warmup = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
-    return warmup * DECAYS[config.decay](config, step, total_steps)
+    cooldown = min(1.0, (total_steps - step) / config.cooldown_steps) if config.cooldown_steps else 1.0
+    return warmup * cooldown * DECAYS[config.decay](config, step, total_steps)
 
 
 def hold(config: OptimConfig, step: int, total_steps: int) -> float:
@@ -35,10 +36,9 @@ def decay_in_pieces(config: OptimConfig, step: int, total_steps: int) -> float:
 
 
 def decay_by_root(config: OptimConfig, step: int, total_steps: int) -> float:
-    """By the square root of the steps since warm-up, and at the end linearly to 0: ViT-g's, in big_vision."""
+    """By the square root of the steps since warm-up: ViT-g's, in big_vision, with a cooldown at the end."""
     past = max(step - config.warmup_steps + config.rsqrt_timescale, config.rsqrt_timescale)
-    rate = config.learning_rate * math.sqrt(config.rsqrt_timescale / past)
-    return rate * min(1.0, (total_steps - step) / config.cooldown_steps) if config.cooldown_steps else rate
+    return config.learning_rate * math.sqrt(config.rsqrt_timescale / past)
 
 
 def compute_progress(config: OptimConfig, step: int, total_steps: int) -> float:

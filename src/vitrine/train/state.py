@@ -44,7 +44,7 @@ def gather_training(state: TrainState) -> Tensors:
         for name, tensor in gather_weights(state.objective).items()
         if state.average is not None or not name.startswith(ENCODER)
     }
-    if state.average is not None:
+    if state.average is not None and any(not name.startswith(ENCODER) for name, _ in state.objective.named_parameters()):
         beside = {name: tensor for name, tensor in gather_averaged(state).items() if not name.startswith(ENCODER)}
         weights |= {f"{AVERAGE}{name}": tensor for name, tensor in beside.items()}
     kept: dict[str, Any] = {}
