@@ -163,8 +163,8 @@ def require_same_run(one: Path, other: Path) -> None:
     assert trained[1] is not None
     assert trained[0].training.keys() == trained[1].training.keys()
     assert all(torch.equal(tensor, trained[1].training[name]) for name, tensor in trained[0].training.items())
-    one, other = (replace(saved.standing, seconds=0, device_seconds=0) for saved in trained)
-    assert one == other
+    standings = [replace(saved.standing, seconds=0, device_seconds=0) for saved in trained]
+    assert standings[0] == standings[1]
 
 
 def list_leftovers(folder: Path) -> list[str]:
