@@ -77,7 +77,7 @@ def find_data(data: str | Path) -> Data:
 
         return Data(name, "hub", list_hub_splits(name), partial(open_hub, name))
     if re.split("[:@]", name)[0] in BUILT_IN:
-        if Path(name).exists():
+        if find_kind(Path(name)) is not None:  # a folder of another kind, as of a run with that name, is not meant
             raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
         return find_built_in(name)
     return find_on_disk(Path(data))
@@ -96,7 +96,7 @@ def find_built_in(name: str) -> Data:
 
 
 def find_on_disk(path: Path) -> Data:
-    kind = next((kind for kind in map(load_kind, KINDS) if kind.is_mine(path)), None)
+    kind = find_kind(path)
     if kind is not None:
         return Data(str(path), kind.name, kind.list_splits(path), partial(kind.open, path))
     if str(path).startswith("hf:"):
@@ -107,6 +107,11 @@ def find_on_disk(path: Path) -> Data:
         f"{path} is no data of a known kind; a folder of images, a CSV or JSONL manifest, IDX files, .npz arrays, tar shards, "
         "Parquet, or an official layout (CIFAR, Pets, Flowers, ImageNet) was needed: check the path."
     )
+
+
+def find_kind(path: Path) -> Kind | None:
+    """What the data there is; None where there is none that is known."""
+    return next((kind for kind in map(load_kind, KINDS) if kind.is_mine(path)), None)
 
 
 def load_kind(name: str) -> Kind:
