@@ -13,12 +13,14 @@ from PIL import Image
 from tests.run.test_run import are_equal, read_weights
 from tests.test_package import BLOCKS
 from vitrine.cli import main
+from vitrine.commands.finetune import keep_some_out, name_model
+from vitrine.data.config import DataConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
-from vitrine.recipe import parse_recipe, with_changes
+from vitrine.recipe import Recipe, parse_recipe, with_changes
 from vitrine.recipes.table import TRANSFERS, Transfer
 
 SIDE = 16
@@ -342,3 +344,29 @@ for words in {commands!r}:
         f"ended with {n}" for n in (0, 2, 2, 2)
     ]
     assert len(result.stderr.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("runs/first/model", "first"),
+        ("runs/first/best", "first"),
+        ("deit-tiny/model.safetensors", "deit-tiny"),
+        ("B_16.npz", "B_16"),
+        ("vit-v1.2", "vit-v1.2"),
+        ("hf://org/name", "name"),
+    ],
+)
+def test_a_run_is_named_after_its_model(model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("B_16.npz").write_bytes(b"")
+    assert name_model(model) == name
+
+
+def test_of_a_folder_that_is_not_divided_a_tenth_is_kept_to_measure_on(tmp_path: Path) -> None:
+    recipe = Recipe(data=DataConfig(source=str(tmp_path / "made.npz")), epochs=1)
+    np.savez(tmp_path / "made.npz", images=np.zeros((30, 8, 8), np.uint8), labels=np.arange(30) % 2)
+    assert keep_some_out(recipe, 30).data.held_out == 0.1
+    assert keep_some_out(recipe, 19) == recipe  # a tenth of which would say nothing
+    divided = Recipe(data=DataConfig(source="digits"), epochs=1)
+    assert keep_some_out(divided, 1000) == divided

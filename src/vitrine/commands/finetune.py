@@ -60,11 +60,9 @@ def keep_some_out(recipe: Recipe, num_images: int) -> Recipe:
 def name_model(model: str) -> str:
     """What to call it in the name of a folder: of a run's result, the run; of a file, what it is without its ending."""
     path = Path(model).resolve()
-    if path.name in ("model", "best"):
+    if path.name in ("model", "best", "model.safetensors"):
         return path.parent.name
-    return (
-        path.parent.name if path.name == "model.safetensors" else path.name.removesuffix(path.suffix if path.is_file() else "")
-    )
+    return path.stem if path.is_file() else path.name
 
 
 @dataclass(frozen=True, kw_only=True)
