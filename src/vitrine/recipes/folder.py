@@ -16,7 +16,7 @@ EPOCHS, LEAST_STEPS, WARMUP_SHARE = 4, 60, 0.1
 def folder(transfer: Transfer) -> Recipe:
     """A checkpoint on a folder of images for 4 epochs, or at least 60 steps, at the checkpoint's own resolution.
 
-    Expect PENDING
+    Expect 88.2 % of 37 pets from 740 photos, with DeiT-Tiny in 5 minutes on two processor cores (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe folder
     """

@@ -98,7 +98,7 @@ def fashion_mnist() -> Recipe:
 def cifar10_vit() -> Recipe:
     """A ViT of 6 blocks on CIFAR-10, 32 px, for 7,000 steps.
 
-    Expect PENDING
+    Expect 57.2 % test accuracy from 10,000 images in 13 minutes on two processor cores (docs/results/training.md).
 
         vitrine train cifar10-vit --data.source DIR
     """
