@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
+from measure import Figure, compute_figures
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
@@ -51,27 +52,17 @@ PlainStep = Callable[[Batch], None]
 Seconds = dict[str, float]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one contestant. `ratio` is its time by that of the step written out: above 1, it is slower."""
-
-    name: str
-    median_ms: float
-    ratio: float
-    ratio_quartiles: tuple[float, float]
-
-
 def main(rounds: int = 6, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
     if rounds < 2:
         raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
     torch.set_num_threads(threads)
-    results: dict[str, list[Cost]] = {}
+    results: dict[str, list[Figure]] = {}
     for batch_size in batch_sizes:
         title = f"training loop: {MODEL} at {IMAGE_SIZE[0]}, batch {batch_size}"
-        results[title] = compute_costs(measure(batch_size, rounds, title))
+        results[title] = compute_figures(measure(batch_size, rounds, title), PLAIN)
         report(title, results[title])
     if json is not None:
-        settings = {title: [asdict(cost) for cost in costs] for title, costs in results.items()}
+        settings = {title: [asdict(figure) for figure in figures] for title, figures in results.items()}
         write_json(json, {"torch": torch.__version__, "threads": threads, "rounds": rounds, "settings": settings})
 
 
@@ -152,28 +143,17 @@ def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> No
     fit(state, batches, total_steps=total_steps, optim=OPTIM, parallel=parallel, runtime=runtime, hooks=(reporting,))
 
 
-def compute_costs(seconds: list[Seconds]) -> list[Cost]:
-    """Of every contestant over the rounds, in their order."""
-    costs = []
-    for name in seconds[0]:
-        ratios = [times[name] / times[PLAIN] for times in seconds]
-        lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-        median_ms = 1000 * statistics.median(times[name] for times in seconds)
-        costs.append(Cost(name, median_ms, median, (lower, upper)))
-    return costs
-
-
-def report(title: str, costs: list[Cost]) -> None:
+def report(title: str, figures: list[Figure]) -> None:
     table = Table(title=title, title_justify="left")
     table.add_column("contestant")
     for column in ("median ms", "ratio", "middle half of rounds"):
         table.add_column(column, justify="right")
-    for cost in costs:
-        lower, upper = cost.ratio_quartiles
-        table.add_row(cost.name, f"{cost.median_ms:.1f}", f"{cost.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
+    for figure in figures:
+        lower, upper = figure.ratio_quartiles
+        table.add_row(figure.name, f"{figure.median_ms:.1f}", f"{figure.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
     console = Console()
     console.print(table)
-    overhead = next(cost.ratio for cost in costs if cost.name == FIT) - 1
+    overhead = next(figure.ratio for figure in figures if figure.name == FIT) - 1
     verdict = "met" if 1 + overhead < MAX_RATIO else "missed"
     console.print(f"fit costs {100 * overhead:+.1f} % (needs < {100 * (MAX_RATIO - 1):+.0f} %: {verdict})\n")
 

@@ -38,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """One contestant in one setting. `ratio` is its time by ours: above 1, it is slower."""
+    """One contestant in one setting. `ratio` is its time by the reference's, ours as a rule: above 1, it is slower."""
 
     name: str
     median_ms: float
@@ -114,11 +114,11 @@ def summarise(setting: Setting, seconds: list[dict[str, float]]) -> Comparison:
     return Comparison(setting, contestants, floor)
 
 
-def compute_figures(seconds: list[dict[str, float]]) -> list[Figure]:
-    """Of every contestant over the rounds, in their order."""
+def compute_figures(seconds: list[dict[str, float]], reference: str = OURS) -> list[Figure]:
+    """Of every contestant over the rounds, in their order; ratios are to the time of `reference`."""
     figures = []
     for name in seconds[0]:
-        ratios = [times[name] / times[OURS] for times in seconds]
+        ratios = [times[name] / times[reference] for times in seconds]
         lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
         median_ms = 1000 * statistics.median(times[name] for times in seconds)
         figures.append(Figure(name, median_ms, median, (lower, upper)))
