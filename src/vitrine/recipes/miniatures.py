@@ -66,7 +66,7 @@ def shapes() -> Recipe:
 
 
 def fashion_mnist() -> Recipe:
-    """A ViT of 4 blocks on Fashion-MNIST, 28 px and grey, for 7 epochs.
+    """A ViT of 4 blocks on Fashion-MNIST, 28 px and grey, for 8 epochs.
 
     Expect PENDING
 
@@ -88,9 +88,10 @@ def fashion_mnist() -> Recipe:
         ),
         data=DataConfig(source="fashion-mnist", in_memory=True),
         loader=LoaderConfig(batch_size=64),
-        augment=AugmentConfig(crop="pad", padding=2, flip=True),
+        # So few epochs learn less from moved and mirrored images than from plain ones; and all its shoes point to the left.
+        augment=AugmentConfig(crop="none", flip=False),
         optim=OptimConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=500),
-        epochs=7,
+        epochs=8,
         polyak_factor=0.998,
     )
 
