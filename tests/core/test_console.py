@@ -1,6 +1,7 @@
 """Tables keep their figures whole, sizes have three digits, a size of images is one number or two, progress is for people."""
 
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -146,3 +147,11 @@ def test_an_error_passes_through_progress(
     assert sys.stderr is shown
     if screen is Terminal:
         assert "\x1b[?25h" in shown.getvalue()
+
+
+def test_cells_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of files and classes are no markup, and may hold bytes that are no UTF-8."""
+    names = ["photo[copy].png", "[/a]", ":cat:", "[bold]b", os.fsdecode(b"a\xff")]
+    print_table(("image", "1."), [(name, name) for name in names])
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [[name, name] for name in [*names[:4], r"a\udcff"]]

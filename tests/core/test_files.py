@@ -1,15 +1,18 @@
 """Files and folders are written whole or not at all."""
 
+import csv
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from vitrine.core.files import whole_file, whole_folder, write_json
+from vitrine.core.files import require_file_place, whole_file, whole_folder, write_csv, write_json
 
 
 def test_json_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -34,6 +37,69 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
         write_json(tmp_path / "nowhere" / "a.json", 1)
+
+
+CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(rows=st.integers(2, 4).flatmap(lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1)))
+def test_a_table_is_read_back_as_it_was(rows: list[list[str]], tmp_path: Path) -> None:
+    """With whatever commas, quotes, line ends and letters."""
+    write_csv(tmp_path / "a.csv", rows[0], rows[1:])
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        assert list(csv.reader(file)) == rows
+
+
+def test_figures_in_a_table_keep_all_digits_and_none_is_an_empty_cell(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", ("name", "share", "wrong"), iter([("größer 猫", 0.1 + 0.2, None), ("b", 7, "c")]))
+    text = (tmp_path / "a.csv").read_text(encoding="utf-8")
+    assert text.splitlines() == ["name,share,wrong", "größer 猫,0.30000000000000004,", "b,7,c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_table_without_rows_has_its_head(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", ("x", "y"), [])
+    assert (tmp_path / "a.csv").read_text().splitlines() == ["x,y"]
+
+
+def test_names_of_files_that_are_no_utf_8_come_back_as_their_bytes(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", ("image", "class"), [(os.fsdecode(b"\xff.png"), "x")])
+    assert (tmp_path / "a.csv").read_bytes().splitlines() == [b"image,class", b"\xff.png,x"]
+
+
+def test_a_table_whose_rows_fail_leaves_the_old_one(tmp_path: Path) -> None:
+    def fail() -> Iterator[tuple[str]]:
+        yield ("new",)
+        raise ValueError("no more rows")
+
+    (tmp_path / "a.csv").write_text("old")
+    with pytest.raises(ValueError, match="no more rows"):
+        write_csv(tmp_path / "a.csv", ("x",), fail())
+    assert read_tree(tmp_path) == {"a.csv": "old"}
+
+
+def test_a_place_for_a_file_is_asked_for_before_long_work(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for free in ("new.json", "old.json", "link/größer.json"):
+        require_file_place(tmp_path / free)
+    assert read_tree(tmp_path) == {"old.json": "old"}  # nothing is made or changed
+    for folder in (tmp_path, tmp_path / "link"):
+        with pytest.raises(IsADirectoryError, match=r"^Cannot write .*: it is a folder\. Give the name of a file in it\.$"):
+            require_file_place(folder)
+    for missing in (tmp_path / "no" / "a.json", tmp_path / "old.json" / "a.json"):
+        with pytest.raises(
+            FileNotFoundError, match=r"^Cannot write .*a\.json: the folder .* does not exist\. Create it first\.$"
+        ):
+            require_file_place(missing)
+
+
+def test_a_place_here_needs_no_folder_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    require_file_place(Path("a.json"))
+    write_csv(Path("a.csv"), ("x",), [])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def write_file(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:

@@ -8,7 +8,10 @@ Item = TypeVar("Item")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """The first column is text at the left, the others are figures at the right."""
+    """The first column is text at the left, the others are figures at the right.
+
+    Cells are shown as they are, brackets and colons too; bytes of a file's name that are no UTF-8 as backslashes.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -16,9 +19,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(cell.encode("utf-8", "backslashreplace").decode() for cell in row))
     # Never narrower than the table: in a pipe or a small window a long line serves better than a figure cut short.
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     needed = console.measure(table, options=console.options.update(width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(table)

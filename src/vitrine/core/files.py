@@ -1,10 +1,11 @@
 """Writing files and folders whole or not at all."""
 
+import csv
 import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,28 @@ def write_json(path: Path, content: Any) -> None:
         partial.write_text(text + "\n")
 
 
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """With a head; None is an empty cell."""
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def require_file_place(path: Path) -> None:
+    """Before long work: what is written at its end can be written there."""
+    require_folder_of(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give the name of a file in it.")
+
+
 @contextmanager
 def whole_file(path: Path, by_many: bool = False) -> Iterator[Path]:
     """A place to write to, beside the target; it becomes the target if all goes well, so a reader never finds half a file.
 
     `by_many`: several processes may write it at once, and each has a place of its own, which a killed one leaves behind.
     """
-    require_folder_of(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give the name of a file in it.")
+    require_file_place(path)
     path = path.resolve()  # a link stays a link to what is written
     partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")
     try:

@@ -73,7 +73,6 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
     """Where to compute; among the processes of torchrun, if it started this one. Without a device, on a GPU if there is one."""
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     name = choose_device(device)
-    require_device(name)
     if name.startswith("cuda") and num_ranks > 1 and ":" not in name:
         name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         require_device(name)
@@ -95,7 +94,9 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
 
 
 def choose_device(device: str | None) -> str:
+    """The one that was named, if it is here; without a name a GPU, if there is one."""
     if device is not None:
+        require_device(device)
         return device
     if torch.cuda.is_available():
         return "cuda"

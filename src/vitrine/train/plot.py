@@ -1,12 +1,11 @@
 """The curves of a run as a picture."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.core.files import whole_file
+from vitrine.core.figures import save_figure
 from vitrine.train.metrics_file import is_evaluated
 
 if TYPE_CHECKING:
@@ -29,14 +28,7 @@ def plot_curves(records: Sequence[Record], path: Path, title: str) -> bool:
     accuracies = collect_curves(records, is_accuracy, scale=100.0)
     if not losses and not accuracies:
         return False
-    # Not pyplot: it keeps figures and a choice of window for the whole process, which may be a user's notebook.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = draw_figure(losses, accuracies, collect_curves(records, lambda name: name == "rate"), title)
-    with whole_file(path) as partial, warnings.catch_warnings():
-        # Letters of a title that the font lacks become boxes: a blemish, and no news to bring in the midst of a run.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        FigureCanvasAgg(figure).print_png(partial)
+    save_figure(draw_figure(losses, accuracies, collect_curves(records, lambda name: name == "rate"), title), path)
     return True
 
 

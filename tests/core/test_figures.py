@@ -1,0 +1,87 @@
+"""Figures become files, whole or not at all, and matplotlib is left as it was."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vitrine.core.figures import save_figure
+
+
+class Broken(Artist):
+    def draw(self, renderer: object) -> None:
+        raise RuntimeError("cannot be drawn")
+
+
+class Doubtful(Artist):
+    def draw(self, renderer: object) -> None:
+        warnings.warn("something else", UserWarning, stacklevel=1)
+
+
+def make_figure(text: str = "", artist: Artist | None = None) -> Figure:
+    figure = Figure(figsize=(2, 1), dpi=50, facecolor="#ff0000")
+    figure.text(0.1, 0.5, text)
+    if artist is not None:
+        figure.add_artist(artist)
+    return figure
+
+
+def test_a_figure_is_written_as_png(tmp_path: Path) -> None:
+    save_figure(make_figure(), tmp_path / "größer.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["größer.png"]
+    with Image.open(tmp_path / "größer.png") as image:
+        assert (image.format, image.size) == ("PNG", (100, 50))
+        assert image.convert("RGB").getpixel((99, 49)) == (255, 0, 0)
+
+
+def test_it_is_png_whatever_the_name(tmp_path: Path) -> None:
+    save_figure(make_figure(), tmp_path / "curves")
+    with Image.open(tmp_path / "curves") as image:
+        assert image.format == "PNG"
+
+
+def test_an_old_file_is_replaced_by_a_whole_one_only(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("old")
+    with pytest.raises(RuntimeError, match="cannot be drawn"):
+        save_figure(make_figure(artist=Broken()), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    save_figure(make_figure(), tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        image.load()
+
+
+def test_letters_that_the_font_lacks_are_no_news(tmp_path: Path) -> None:
+    save_figure(make_figure("猫 🐈 \u0600"), tmp_path / "a.png")
+
+
+def test_other_warnings_are(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="something else"):
+        save_figure(make_figure(artist=Doubtful()), tmp_path / "a.png")
+
+
+def test_a_place_that_is_none_costs_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"it is a folder\. Give the name of a file in it\."):
+        save_figure(make_figure(), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
+        save_figure(make_figure(), tmp_path / "nowhere" / "a.png")
+
+
+UNTOUCHED = """
+import sys
+from pathlib import Path
+from vitrine.core.figures import save_figure
+assert "matplotlib" not in sys.modules
+from matplotlib.figure import Figure
+save_figure(Figure(), Path(sys.argv[1]))
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def test_no_window_is_chosen_for_the_process(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", UNTOUCHED, str(tmp_path / "a.png")], check=True)
