@@ -17,7 +17,7 @@ from vitrine.core.notices import Notice
 from vitrine.data.batch import Batch
 from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig
 from vitrine.data.draws import Draws
-from vitrine.data.loader import Loader, choose_num_workers
+from vitrine.data.loader import Loader, build_plain_loader, choose_num_workers
 from vitrine.data.mixing import Mixing
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.source import ArraySource, Labels, Source
@@ -181,6 +181,38 @@ def test_evaluation_reads_in_order_what_preprocessing_gives(files: FileSource) -
     assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
 
 
+@pytest.mark.parametrize("batch_size", [1, 8, NUM_IMAGES, 100])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_plain_loader_reads_in_order_what_preprocessing_gives(files: FileSource, batch_size: int, num_workers: int) -> None:
+    loader = build_plain_loader(files, PREPROCESSING, batch_size=batch_size, num_workers=num_workers)
+    batches = list(loader.read_once())
+    assert len(batches) == loader.steps_per_epoch == -(-NUM_IMAGES // batch_size)
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(NUM_IMAGES))
+    assert torch.cat([batch.label for batch in batches]).tolist() == files.labels.values.tolist()
+    expected = torch.stack([PREPROCESSING.load(path) for path in files.files()])
+    assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
+    require_equal(list(loader.read_once()), batches)
+
+
+@pytest.mark.parametrize("num_images", [1, 3, NUM_IMAGES])
+@pytest.mark.parametrize(("batch_size", "num_ranks"), [(8, 2), (7, 3), (1, 4), (100, 4)])
+def test_plain_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_size: int, num_ranks: int) -> None:
+    """Whatever the size of batches, which need not be a multiple of the number of processes, and with fewer images too."""
+    pixels = np.random.default_rng(1).integers(0, 256, (num_images, 24, 20, 3), dtype=np.uint8)
+    source = ArraySource(pixels, Labels.one_each(np.arange(num_images)), tuple(map(str, range(num_images))), "block")
+    loaders = [
+        build_plain_loader(source, PREPROCESSING, batch_size=batch_size, rank=rank, num_ranks=num_ranks)
+        for rank in range(num_ranks)
+    ]
+    parts = [list(loader.read_once()) for loader in loaders]
+    assert len({len(part) for part in parts}) == 1  # as many steps, or they would wait for each other
+    assert all(len(batch) <= -(-batch_size // num_ranks) for part in parts for batch in part)
+    together = [batch for step in zip(*parts, strict=True) for batch in step]
+    assert torch.cat([batch.index for batch in together]).tolist() == list(range(num_images))
+    assert torch.cat([batch.label for batch in together]).tolist() == list(range(num_images))
+
+
 def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
     mixing = Mixing(mixup=0.5, cutmix=1.0)
 
@@ -255,6 +287,20 @@ def test_in_evaluation_a_bad_image_is_left_out_and_counted(damaged: FileSource) 
     assert loader.skipped == set(BAD)
     indices = torch.cat([batch.index for batch in batches]).tolist()
     assert indices == [index for index in range(NUM_IMAGES) if index not in BAD.values()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_a_plain_loader_leaves_bad_images_out_or_names_one(damaged: FileSource, batch_size: int) -> None:
+    loader = build_plain_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0, bad_images="skip")
+    with pytest.warns(Notice, match=r"^Skipped "):
+        batches = list(loader.read_once())
+    assert loader.skipped == set(BAD)
+    kept = [index for index in range(NUM_IMAGES) if index not in BAD.values()]
+    assert torch.cat([batch.index for batch in batches]).tolist() == kept
+    expected = torch.stack([PREPROCESSING.load(damaged.files()[index]) for index in kept])
+    assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
+    with pytest.raises(ValueError, match=r"^(03\.jpg|10\.png|21\.jpg) "):
+        list(build_plain_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0).read_once())
 
 
 def test_data_of_which_nothing_can_be_read_costs_a_sentence(tmp_path: Path) -> None:

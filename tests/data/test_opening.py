@@ -10,8 +10,18 @@ import vitrine
 from tests.data.sources.test_cifar import make_cifar
 from tests.data.sources.test_folder import make_folder
 from tests.data.sources.test_imagenet import make_imagenet
+from tests.data.sources.test_tar_shards import draw, write_tar
 from vitrine.data.config import DataConfig
-from vitrine.data.opening import BUILT_IN, KINDS, find_data, load_kind, open_configured, open_data
+from vitrine.data.opening import (
+    BUILT_IN,
+    KINDS,
+    find_data,
+    load_kind,
+    open_configured,
+    open_data,
+    open_test,
+    open_train_and_test,
+)
 from vitrine.data.source import Source
 
 
@@ -120,6 +130,99 @@ def test_a_part_is_held_out_the_same_in_memory_or_not(tmp_path: Path) -> None:
     assert names[0] == names[1]
     assert [len(part) for part in names[0]] == [12, 4]
     assert not set(names[0][0]) & set(names[0][1])
+
+
+def write_splits(folder: Path, *splits: str, num_each: int = 1) -> str:
+    for split in splits:
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(num_each):
+                Image.new("RGB", (4, 4), (index, 0, 0)).save(folder / split / name / f"{index}.png")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        (("train", "val", "test"), "test"),
+        (("train", "validation"), "validation"),
+        (("train", "testing"), "testing"),
+        (("val", "test"), "test"),
+    ],
+)
+def test_measuring_takes_the_test_split_or_else_val(splits: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    data = write_splits(tmp_path, *splits)
+    assert list_all_names(open_test(data)) == [f"{expected}/cat/0.png", f"{expected}/dog/0.png"]
+
+
+def test_measuring_takes_the_split_that_was_named(tmp_path: Path) -> None:
+    data = write_splits(tmp_path, "train", "val", "test")
+    assert list_all_names(open_test(data, "train")) == ["train/cat/0.png", "train/dog/0.png"]
+    assert list_all_names(open_test(data, "validation")) == ["val/cat/0.png", "val/dog/0.png"]
+    with pytest.raises(ValueError, match=r"has the splits train, val, test, and 'real' was asked for: take one of these"):
+        open_test(data, "real")
+
+
+def test_measuring_takes_all_where_the_data_is_not_divided(tmp_path: Path) -> None:
+    data = write_splits(tmp_path, "train")
+    assert len(open_test(f"{data}/train")) == 2
+    with pytest.raises(ValueError, match=r"has no splits, and 'test' was asked for: take all of it"):
+        open_test(f"{data}/train", "test")
+
+
+def test_training_images_are_not_measured_on_unasked(tmp_path: Path) -> None:
+    data = write_splits(tmp_path, "train")
+    sentence = r"has the splits train, and test or val was needed to measure on: add one"
+    with pytest.raises(ValueError, match=sentence):
+        open_test(data)
+    with pytest.raises(ValueError, match=sentence):
+        open_train_and_test(data, 0.2)
+
+
+def test_built_in_data_and_the_labels_of_real_can_be_measured_on(tmp_path: Path) -> None:
+    assert list_all_names(open_test("digits"))[0] == "digits/test[0]"
+    imagenet = make_imagenet(tmp_path / "imagenet")
+    (imagenet / "real.json").write_text("[[2], [], [1, 0], [2, 1], [0]]")
+    assert not open_test(str(imagenet)).labels.has_several
+    assert open_test(str(imagenet), "real").labels[2] == (0, 1)
+
+
+def test_divided_data_is_fitted_to_and_measured_on_as_it_is(tmp_path: Path) -> None:
+    data = write_splits(tmp_path, "train", "val", num_each=3)
+    for held_out in (0.2, 0.9):  # of which nothing depends
+        train, test = open_train_and_test(data, held_out)
+        assert list_all_names(train) == [f"train/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
+        assert list_all_names(test) == [f"val/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
+
+
+def test_of_undivided_data_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
+    data = f"{write_splits(tmp_path, 'all', num_each=10)}/all"
+    train, test = open_train_and_test(data, 0.3)
+    assert np.bincount(train.labels.values).tolist() == [7, 7]
+    assert np.bincount(test.labels.values).tolist() == [3, 3]
+    assert sorted(list_all_names(train) + list_all_names(test)) == sorted(list_all_names(open_data(data)))
+    assert train.class_names == test.class_names == ("cat", "dog")
+    assert list_all_names(open_train_and_test(data, 0.3)[1]) == list_all_names(test)
+    assert list_all_names(open_train_and_test(data, 0.3, seed=1)[1]) != list_all_names(test)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.01, 0.99, 1.0])
+def test_of_undivided_data_both_parts_must_have_images(held_out: float, tmp_path: Path) -> None:
+    data = f"{write_splits(tmp_path, 'all', num_each=5)}/all"
+    with pytest.raises(ValueError, match=rf"held_out={held_out} of 10 images leaves one of the two parts empty"):
+        open_train_and_test(data, held_out)
+
+
+def test_splits_that_count_other_classes_are_refused(tmp_path: Path) -> None:
+    for split, names in (("train", "cat\ndog\n"), ("test", "dog\ncat\n")):
+        write_tar(tmp_path / split / "0.tar", {"a.png": draw(0), "a.cls": "1"})
+        (tmp_path / split / "classes.txt").write_text(names)
+    with pytest.raises(
+        ValueError, match=r"The classes of .* are not the same in train and test \(2 and 2, or in another order\)"
+    ):
+        open_train_and_test(str(tmp_path), 0.2)
+    (tmp_path / "test" / "classes.txt").write_text("cat\ndog\n")
+    assert [len(part) for part in open_train_and_test(str(tmp_path), 0.2)] == [1, 1]
 
 
 def test_spellings(tmp_path: Path) -> None:

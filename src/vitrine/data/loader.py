@@ -24,10 +24,11 @@ from vitrine.data.config import BadImages, LoaderConfig
 from vitrine.data.decode import BadImage
 from vitrine.data.draws import Draws, Purpose, hash_keys
 from vitrine.data.order import Order
+from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.reading import count_processors
 from vitrine.data.source import Source
 from vitrine.data.stored import StoredImage
-from vitrine.data.transforms import Transform
+from vitrine.data.transforms import Evaluation, Transform
 
 MAX_WORKERS = 8
 MAX_REPLACEMENTS = 100  # drawn for one bad image; if all are bad, so is the data
@@ -135,6 +136,22 @@ class Loader:
         self.skipped.update(new)
         if len(self.skipped).bit_length() > told.bit_length():  # at the first, and each time that they have doubled
             notice(f"Skipped {list_names(new)}: cannot be read ({len(self.skipped)} so far).")
+
+
+def build_plain_loader(
+    source: Source,
+    preprocessing: Preprocessing,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    bad_images: BadImages = "error",
+    rank: int = 0,
+    num_ranks: int = 1,
+) -> Loader:
+    """Every image once (`read_once`), in order, as the preprocessing has it: for evaluation."""
+    config = LoaderConfig(batch_size=-(-batch_size // num_ranks) * num_ranks, last="keep", num_workers=num_workers)
+    transform = Evaluation(preprocessing)
+    return Loader(source, transform, config, shuffle=False, bad_images=bad_images, rank=rank, num_ranks=num_ranks)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from vitrine.core.hub import DATASET_SCHEME as HUB
+from vitrine.core.sentences import list_names
 from vitrine.data.config import DataConfig
 from vitrine.data.kind import Kind, normalise_split, require_split
 from vitrine.data.memory import hold_in_memory
@@ -68,6 +69,35 @@ def open_configured(config: DataConfig) -> tuple[Source, Source | None]:
         source = hold_in_memory(source, config.bad_images)
         held_out = None if held_out is None else hold_in_memory(held_out, config.bad_images)
     return source, held_out
+
+
+def open_test(data: str, split: str | None = None) -> Source:
+    """What to measure on: the split of that name; without one test, else val; all of it where it is not divided."""
+    found = find_data(data)
+    return found.open(choose_test_split(found) if split is None and found.splits else split)
+
+
+def open_train_and_test(data: str, held_out: float, seed: int = 0) -> tuple[Source, Source]:
+    """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out."""
+    found = find_data(data)
+    if not found.splits:
+        return hold_out(found.open(), held_out, seed)
+    train, test = found.open_train(), found.open(choose_test_split(found))
+    if train.class_names != test.class_names:
+        raise ValueError(
+            f"The classes of {data} are not the same in train and test ({len(train.class_names)} and "
+            f"{len(test.class_names)}, or in another order): give both the same."
+        )
+    return train, test
+
+
+def choose_test_split(data: Data) -> str:
+    split = next((split for split in ("test", "val") if split in data.splits), None)
+    if split is None:
+        raise ValueError(
+            f"{data.name} has the splits {list_names(data.splits)}, and test or val was needed to measure on: add one."
+        )
+    return split
 
 
 def find_data(data: str | Path) -> Data:

@@ -67,6 +67,11 @@ class Labels:
             return int(self.values[index])
         return tuple(self.values[self.starts[index] : self.starts[index + 1]].tolist())
 
+    def list_of(self, index: int) -> tuple[int, ...]:
+        """All labels of an image, be it one."""
+        label = self[index]
+        return label if isinstance(label, tuple) else (label,)
+
     def take(self, indices: np.ndarray) -> "Labels":
         if self.starts is None:
             return Labels(self.values[indices])

@@ -98,7 +98,7 @@ def list_memberships(labels: Labels) -> tuple[np.ndarray, np.ndarray]:
 
 def hold_out(source: Source, share: float, seed: int = 0) -> tuple[Source, Source]:
     """What is left to train on, and the part held out: this share of the images and, to within one, of every class."""
-    num_held = round(share * len(source))
+    num_held = round(share * len(source)) if 0 < share < 1 else 0
     if not 0 < num_held < len(source):
         raise ValueError(f"held_out={share} of {len(source)} images leaves one of the two parts empty: take another share.")
     ranks = draw_ranks(source, Purpose.HELD_OUT, seed)

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrine.data.config import DataConfig, LoaderConfig
+from vitrine.data.config import DataConfig
 from vitrine.data.kind import normalise_split
-from vitrine.data.loader import Loader
+from vitrine.data.loader import Loader, build_plain_loader
 from vitrine.data.memory import hold_in_memory
 from vitrine.data.opening import find_data, open_configured
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
-from vitrine.data.transforms import Evaluation
 from vitrine.recipe import Recipe
 
 
@@ -91,14 +90,11 @@ def require_labels(train: Source, recipe: Recipe) -> None:
 def build_evaluation_loader(
     source: Source, preprocessing: Preprocessing, recipe: Recipe, *, rank: int = 0, num_ranks: int = 1
 ) -> Loader:
-    """Every image once, in order, as the preprocessing has it."""
-    batch_size = -(-recipe.evaluation.batch_size // num_ranks) * num_ranks
-    config = LoaderConfig(batch_size=batch_size, last="keep", num_workers=recipe.loader.num_workers)
-    return Loader(
+    return build_plain_loader(
         source,
-        Evaluation(preprocessing),
-        config,
-        shuffle=False,
+        preprocessing,
+        batch_size=recipe.evaluation.batch_size,
+        num_workers=recipe.loader.num_workers,
         bad_images=recipe.data.bad_images,
         rank=rank,
         num_ranks=num_ranks,
