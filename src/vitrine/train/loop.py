@@ -82,9 +82,8 @@ def accumulate_gradients(parts: list[Batch], parallel: Parallel, meter: Meter, k
     num_images = sum(map(len, parts))
     losses = []
     for number, part in enumerate(parts):
-        seed_generators(
-            *keys, number
-        )  # dropout is a function of seed, step, rank and part, so that a resumed run draws the same
+        # Dropout is a function of seed, step, rank and part, so that a resumed run draws the same.
+        seed_generators(*keys, number)
         with parallel.synchronised(is_last=number == len(parts) - 1):
             output = parallel(part)
             share = len(part) / num_images
