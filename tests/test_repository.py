@@ -13,7 +13,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats": {"core", "data", "models"},
     "objectives": {"core", "data", "models"},
     "train": {"core", "objectives"},
-    "evaluate": {"core", "data", "models"},
+    "evaluate": {"core", "data", "models", "formats"},
     "recipe": {"core", "data", "models", "objectives", "train", "evaluate"},
     "recipes": {"recipe", "core", "data", "models", "objectives", "train", "evaluate"},
     "run": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "recipe"},

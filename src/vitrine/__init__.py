@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from vitrine.data.preprocessing import Preprocessing
     from vitrine.data.source import Source
     from vitrine.data.transforms import Augmentation, Evaluation
-    from vitrine.evaluate.config import EvaluationConfig
+    from vitrine.evaluate.config import EvaluationConfig, ProbeConfig, ReadingConfig
+    from vitrine.evaluate.features import Features, Split
+    from vitrine.evaluate.few_shot import evaluate_few_shot
+    from vitrine.evaluate.judging import judge
+    from vitrine.evaluate.measuring import featurise_images
+    from vitrine.evaluate.prediction import predict_files
+    from vitrine.evaluate.probes import fit_probe
     from vitrine.formats.checkpoint import Checkpoint
     from vitrine.formats.config import Facts
     from vitrine.formats.load import load_checkpoint, load_model
@@ -43,6 +49,7 @@ __all__ = [
     "Evaluation",
     "EvaluationConfig",
     "Facts",
+    "Features",
     "HybridConfig",
     "Loader",
     "LoaderConfig",
@@ -53,19 +60,27 @@ __all__ = [
     "ModelSettings",
     "OptimConfig",
     "Preprocessing",
+    "ProbeConfig",
+    "ReadingConfig",
     "Recipe",
     "ReportConfig",
     "ResNetConfig",
     "SavingConfig",
     "Source",
+    "Split",
     "Summary",
     "SupervisedConfig",
     "ViTConfig",
     "build_model",
     "compute_cost",
+    "evaluate_few_shot",
+    "featurise_images",
+    "fit_probe",
+    "judge",
     "load_checkpoint",
     "load_model",
     "open_data",
+    "predict_files",
     "run_recipe",
     "save_checkpoint",
     "save_model",
@@ -85,6 +100,7 @@ HOMES = {
     "Evaluation": "vitrine.data.transforms",
     "EvaluationConfig": "vitrine.evaluate.config",
     "Facts": "vitrine.formats.config",
+    "Features": "vitrine.evaluate.features",
     "HybridConfig": "vitrine.models.config",
     "Loader": "vitrine.data.loader",
     "LoaderConfig": "vitrine.data.config",
@@ -95,19 +111,27 @@ HOMES = {
     "ModelSettings": "vitrine.models.settings",
     "OptimConfig": "vitrine.train.config",
     "Preprocessing": "vitrine.data.preprocessing",
+    "ProbeConfig": "vitrine.evaluate.config",
+    "ReadingConfig": "vitrine.evaluate.config",
     "Recipe": "vitrine.recipe",
     "ReportConfig": "vitrine.train.config",
     "ResNetConfig": "vitrine.models.config",
     "SavingConfig": "vitrine.train.config",
     "Source": "vitrine.data.source",
+    "Split": "vitrine.evaluate.features",
     "Summary": "vitrine.run.summary",
     "SupervisedConfig": "vitrine.objectives.config",
     "ViTConfig": "vitrine.models.config",
     "build_model": "vitrine.models.registry",
     "compute_cost": "vitrine.models.cost",
+    "evaluate_few_shot": "vitrine.evaluate.few_shot",
+    "featurise_images": "vitrine.evaluate.measuring",
+    "fit_probe": "vitrine.evaluate.probes",
+    "judge": "vitrine.evaluate.judging",
     "load_checkpoint": "vitrine.formats.load",
     "load_model": "vitrine.formats.load",
     "open_data": "vitrine.data.opening",
+    "predict_files": "vitrine.evaluate.prediction",
     "run_recipe": "vitrine.run.run",
     "save_checkpoint": "vitrine.formats.save",
     "save_model": "vitrine.formats.save",

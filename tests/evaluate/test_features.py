@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.filling import build_filled
 from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.evaluate.features import Features, build_featuriser, extract_features
+from vitrine.evaluate.features import Features, Split, build_featuriser, extract_features
 
 PREPROCESSING = build_inception_preprocessing((32, 32))
 VIT: dict[str, Any] = {"width": 24, "depth": 2, "num_heads": 2, "mlp_dim": 40, "hidden_head": True, "dropout_rate": 0.5}
@@ -81,3 +81,34 @@ def test_mistakes_are_said_in_a_sentence() -> None:
     values[2, 0], values[4, 1] = float("nan"), float("inf")
     with pytest.raises(ValueError, match=r"features of 2 of 5 images \(the first has index 7\) are infinite or not a number"):
         Features(values, LABELS, torch.arange(5, 10))
+
+
+def make_features(labels: list[int], num_features: int = 3) -> Features:
+    return Features(torch.zeros(len(labels), num_features), torch.tensor(labels, dtype=torch.int64), torch.arange(len(labels)))
+
+
+def test_a_split_may_lack_classes_and_have_one_image_on_either_side() -> None:
+    split = Split(make_features([4]), make_features([0]), 5)
+    assert (len(split.train), len(split.test), split.num_classes) == (1, 1, 5)
+
+
+def test_a_split_has_one_class_for_each_image_on_both_sides() -> None:
+    train, test = make_features([0, 1, 2, 3]), make_features([3, 0])
+    several = Features(test.values, torch.eye(4)[test.labels], test.index)
+    Split(train, test, 4)
+    with pytest.raises(ValueError, match=r"labels to train on are torch.float32 of shape \(2, 4\), and one class for each"):
+        Split(several, test, 4)
+    with pytest.raises(ValueError, match=r"labels to test on are torch.float32"):
+        Split(train, several, 4)
+    with pytest.raises(ValueError, match=r"labels to train on go from 0 to 3, and 0 to 2 was needed: check num_classes=3"):
+        Split(train, test, 3)
+    with pytest.raises(ValueError, match=r"labels to test on go from -1 to 0"):
+        Split(train, make_features([0, -1]), 4)
+    with pytest.raises(ValueError, match=r"labels to train on are of no images"):
+        Split(make_features([]), test, 4)
+    with pytest.raises(ValueError, match=r"labels to test on are of no images"):
+        Split(train, make_features([]), 4)
+    with pytest.raises(ValueError, match=r"num_classes=1 must be at least 2"):
+        Split(make_features([0]), make_features([0]), 1)
+    with pytest.raises(ValueError, match=r"train on have 3 features, those to test on 2, and as many were needed"):
+        Split(train, make_features([0], num_features=2), 4)

@@ -91,9 +91,10 @@ def test_mistakes_are_said_in_a_sentence() -> None:
 
 @pytest.mark.parametrize(("num_images", "num_features"), [(60, 5), (12, 30)])
 def test_left_out_scores_are_those_of_a_fit_without_the_image(num_images: int, num_features: int) -> None:
-    problem = RidgeProblem(*draw_problem(num_images, num_features), NUM_CLASSES)
+    features, labels = draw_problem(num_images, num_features)
+    problem = RidgeProblem(features, labels, NUM_CLASSES)
     left_out = problem.predict_left_out(2.0).numpy()
-    z, targets = problem.z.numpy(), problem.targets.numpy()
+    z, targets = problem.z.numpy(), 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
     for image in range(0, num_images, 5):
         others = np.arange(num_images) != image
         ridge = Ridge(alpha=2.0, fit_intercept=False, solver="svd").fit(z[others], targets[others])

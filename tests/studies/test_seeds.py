@@ -1,4 +1,4 @@
-"""Several seeds: each is the run that it would be alone, in a folder of its own; mean and spread as NumPy has them."""
+"""Several seeds: each is the run that it would be alone, in a folder of its own."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.run.test_run import are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
@@ -15,7 +14,7 @@ from vitrine.core.files import write_json
 from vitrine.recipe import Recipe
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
-from vitrine.studies.seeds import Spread, compute_spread, run_seeds
+from vitrine.studies.seeds import run_seeds
 
 SEEDS = (3, 0)
 
@@ -77,17 +76,6 @@ def test_a_seed_twice_is_refused_before_anything_is_trained(recipe: Recipe, tmp_
     with pytest.raises(ValueError, match=r"seeds=\(1, 2, 1\) has one of them twice"):
         run_seeds(recipe, (1, 2, 1), tmp_path / "seeds", "shades")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("figures", [(0.5, 0.7), (0.81, 0.79, 0.8), (0.3, 0.3, 0.3, 0.3)])
-def test_mean_and_spread_are_numpy_s(figures: tuple[float, ...]) -> None:
-    spread = compute_spread(figures)
-    assert spread.mean == pytest.approx(np.mean(figures), rel=1e-12)
-    assert spread.std == pytest.approx(np.std(figures, ddof=1), rel=1e-12, abs=1e-15)
-
-
-def test_one_figure_has_no_spread() -> None:
-    assert compute_spread([0.75]) == Spread(0.75, None)
 
 
 def test_two_processes_make_all_the_runs(recipe: Recipe, tmp_path: Path) -> None:

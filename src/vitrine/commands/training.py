@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
+from vitrine.commands.figures import format_share
 from vitrine.core.console import format_figure, print_table
-from vitrine.core.files import require_folder_of, write_json
+from vitrine.core.files import require_file_place, write_json
 from vitrine.recipe import Recipe, with_changes
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ def check_options(options: Options, defaults: Options) -> Recipe:
     if len(set(options.seeds)) != len(options.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} has one of them twice: each can count once only.")
     if options.json is not None:
-        require_folder_of(options.json)
-        if options.json.is_dir():
-            raise IsADirectoryError(f"Cannot write {options.json}: it is a folder. Give the name of a file in it.")
+        require_file_place(options.json)
     if recipe.epochs != usual.epochs and recipe.total_steps == usual.total_steps:
         return replace(recipe, total_steps=None)  # what was given is what counts
     return recipe
@@ -129,7 +128,7 @@ def say_choice(choice: "RateChoice") -> None:
 
 
 def print_summaries(summaries: "list[Summary]", out: Path) -> None:
-    from vitrine.studies.seeds import compute_spread
+    from vitrine.evaluate.uncertainty import compute_spread
 
     columns = ("seed", "steps", "best on the way", "test top-1", "test top-5", "images", "exaFLOPs", "device-hours")
     print_table(columns, [format_summary(summary) for summary in summaries])
@@ -153,7 +152,3 @@ def format_summary(summary: "Summary") -> tuple[str, ...]:
         format_figure(summary.exaflops),
         f"{summary.device_hours:.3g} {summary.device}",
     )
-
-
-def format_share(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.2f} %"

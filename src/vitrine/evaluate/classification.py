@@ -3,16 +3,16 @@
 Letters: B images, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vitrine.data.batch import Batch, match_labels
+from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.evaluate.answers import Answers, Predict, answer_batch
 from vitrine.models.model import Model
 
 
@@ -27,10 +27,6 @@ class Classification:
     """Share with such an answer among the first five."""
     loss: float | None
     """Mean softmax cross-entropy; None where images have several labels, of which it says nothing."""
-
-
-Predict = Callable[[Tensor], Tensor]
-"""From raw pixels (B, C, H, W) to logits (B, K)."""
 
 
 def evaluate_classification(
@@ -58,8 +54,13 @@ def count_hits(predict: Predict, batches: Iterable[Batch], device: torch.device 
 
     Those of several processes may be added.
     """
-    counts = [count_hits_of_batch(predict, batch.to(device)) for batch in batches]
+    counts = [sum_up(answer_batch(predict, batch.to(device))) for batch in batches]
     return torch.stack(counts).cpu().double().sum(dim=0) if counts else torch.zeros(4, dtype=torch.float64)
+
+
+def sum_up(answers: Answers) -> Tensor:
+    hits = answers.hits
+    return torch.stack([answers.counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), answers.losses.sum()]).float()
 
 
 def summarise_counts(counts: Tensor) -> Classification:
@@ -72,18 +73,3 @@ def summarise_counts(counts: Tensor) -> Classification:
         top5=hits5 / num_images,
         loss=None if loss != loss else loss / num_images,
     )
-
-
-@torch.no_grad()  # not inference_mode, whose tensors a sharded model would keep for its next training step
-def count_hits_of_batch(predict: Predict, batch: Batch) -> Tensor:
-    logits = predict(batch.image).float()  # (B, K)
-    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = match_labels(best, batch.label)  # (B, 5 or less)
-    if batch.label.is_floating_point():
-        counts = batch.label.sum(dim=1) > 0
-        loss = logits.new_tensor(float("nan"))
-    else:
-        counts = torch.ones_like(batch.label, dtype=torch.bool)
-        loss = F.cross_entropy(logits, batch.label, reduction="sum")
-    hits = hits & counts[:, None]
-    return torch.stack([counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), loss]).float()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.evaluate.ridge import require_one_class_each
 from vitrine.models.model import Model
 
 Featurise = Callable[[Tensor], Tensor]  # from raw images, as in `Batch.image`, to features (B, D)
@@ -46,6 +47,24 @@ class Features:
         return len(self.index)
 
 
+@dataclass(frozen=True)
+class Split:
+    """To fit something to, and to measure it on."""
+
+    train: Features
+    test: Features
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        require_one_class_each(self.train.labels, self.num_classes, "The labels to train on")
+        require_one_class_each(self.test.labels, self.num_classes, "The labels to test on")
+        if self.train.values.shape[1] != self.test.values.shape[1]:
+            raise ValueError(
+                f"Images to train on have {self.train.values.shape[1]} features, those to test on "
+                f"{self.test.values.shape[1]}, and as many were needed: compute both with the same model."
+            )
+
+
 def build_featuriser(model: Model, preprocessing: Preprocessing) -> Featurise:
     """Normalise, encode, pool: what the last linear layer reads (`pre_logits` in the released code).
 
@@ -78,7 +97,7 @@ def extract_features(featurise: Featurise, batches: Iterable[Batch], device: tor
         values.append(rows.float().cpu())
         labels.append(batch.label.cpu())
         index.append(batch.index)
-    if not values:
+    if sum(map(len, index)) == 0:
         raise ValueError("There is no image to compute features of: check the data and its split.")
     # Joined outside of inference mode, features are tensors like others, on which a layer can be trained.
     return Features(values=torch.cat(values), labels=torch.cat(labels), index=torch.cat(index))

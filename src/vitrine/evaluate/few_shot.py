@@ -5,7 +5,6 @@ The paper does not say how images are drawn, nor how strong the penalty is; both
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
 import numpy as np
 import torch
@@ -14,16 +13,21 @@ from torch import Tensor
 from vitrine.core.checks import is_whole
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
-from vitrine.evaluate.features import Features
-from vitrine.evaluate.ridge import RidgeProblem, compute_scores, require_one_class_each
+from vitrine.evaluate.features import Features, Split
+from vitrine.evaluate.ridge import RidgeProblem, compute_scores
+from vitrine.evaluate.uncertainty import compute_spread
+
+L2 = 1024.0
+L2_GRID = tuple(2.0**power for power in range(-10, 20))  # what mean rank chooses from; the paper names none
 
 
 @dataclass(frozen=True)
 class FewShot:
     """Shares in 0..1 of the test images whose first answer is their label."""
 
-    shots: int
-    """Images of each class that the classifier was fitted to; fewer where a class has fewer."""
+    shots: int | None
+    """Images of each class that the classifier was fitted to, fewer where a class has fewer; None: all of them."""
+    l2: float
     accuracies: tuple[float, ...]
     """One for each seed."""
     mean: float
@@ -31,29 +35,45 @@ class FewShot:
     """Between the seeds, with n - 1; None for a single one."""
 
 
-def evaluate_few_shot(
-    train: Features, test: Features, num_classes: int, shots: int, seeds: Sequence[int] = (0, 1, 2), l2: float = 1024.0
-) -> FewShot:
-    """Each seed draws other images of `train`, whatever their order there; with the same seed, more shots add to fewer."""
-    require_possible(train, test, num_classes, shots, seeds)
-    rows = list_rows_by_class(train, num_classes)
-    report_small_classes([len(each) for each in rows], shots)
-    accuracies = tuple(compute_accuracy(train, test, draw_shots(rows, shots, seed), num_classes, l2) for seed in seeds)
-    return FewShot(
-        shots=shots, accuracies=accuracies, mean=fmean(accuracies), std=stdev(accuracies) if len(accuracies) > 1 else None
-    )
+def evaluate_few_shot(split: Split, shots: int | None, seeds: Sequence[int] = (0, 1, 2), l2: float = L2) -> FewShot:
+    """Each seed draws other images to train on, whatever their order; with the same seed, more shots add to fewer.
+
+    Without a number of shots all images are taken, once: no seed would change anything.
+    """
+    return sweep_few_shot(split, shots, seeds, (l2,))[0]
 
 
-def require_possible(train: Features, test: Features, num_classes: int, shots: int, seeds: Sequence[int]) -> None:
-    require_one_class_each(train.labels, num_classes, "The labels to train on")
-    require_one_class_each(test.labels, num_classes, "The labels to test on")
-    if train.values.shape[1] != test.values.shape[1]:
-        raise ValueError(
-            f"Images to train on have {train.values.shape[1]} features, those to test on {test.values.shape[1]}, and as many "
-            "were needed: compute both with the same model."
-        )
-    if not is_whole(shots) or shots < 1:
+def sweep_few_shot(
+    split: Split, shots: int | None, seeds: Sequence[int] = (0, 1, 2), l2s: Sequence[float] = L2_GRID
+) -> list[FewShot]:
+    """One for each strength of the penalty, for which no seed's images are factorised twice."""
+    require_seeds(seeds)
+    if shots is not None and (not is_whole(shots) or shots < 1):
         raise ValueError(f"shots={shots} must be a whole number of at least 1: the images taken of each class.")
+    rows = list_rows_by_class(split.train, split.num_classes)
+    if shots is not None:
+        report_small_classes([len(each) for each in rows], shots)
+    draws = [torch.arange(len(split.train))] if shots is None else [draw_shots(rows, shots, seed) for seed in seeds]
+    table = [compute_accuracies(split, draw, l2s) for draw in draws]  # of each draw, by l2
+    found = []
+    for l2, accuracies in zip(l2s, zip(*table, strict=True), strict=True):
+        spread = compute_spread(accuracies)
+        found.append(FewShot(shots=shots, l2=l2, accuracies=accuracies, mean=spread.mean, std=spread.std))
+    return found
+
+
+def choose_by_mean_rank(sweeps: Sequence[Sequence[FewShot]]) -> int:
+    """The place of the l2 that ranks best on average over data sets, each swept over the same grid with the same shots.
+
+    So the first version of the released code chose it, on the test images themselves.
+    """
+    from scipy.stats import rankdata
+
+    means = np.array([[found.mean for found in sweep] for sweep in sweeps])  # (data sets, grid)
+    return int(rankdata(-means, axis=1).mean(axis=0).argmin())
+
+
+def require_seeds(seeds: Sequence[int]) -> None:
     if not seeds or not all(is_whole(seed) and seed >= 0 for seed in seeds):
         raise ValueError(f"seeds={seeds!r} must be one or more whole numbers of at least 0, as (0, 1, 2).")
 
@@ -80,8 +100,13 @@ def draw_shots(rows: list[np.ndarray], shots: int, seed: int) -> Tensor:
     return torch.from_numpy(np.concatenate([generator.permutation(each)[:shots] for each in rows]))
 
 
-def compute_accuracy(train: Features, test: Features, rows: Tensor, num_classes: int, l2: float) -> float:
-    """On all of `test`, after a fit to some rows of `train`."""
-    problem = RidgeProblem(train.values[rows], train.labels[rows], num_classes)
-    answers = compute_scores(test.values, problem.standardiser, problem.solve(l2)).argmax(dim=1)
-    return (answers == test.labels).double().mean().item()
+def compute_accuracies(split: Split, rows: Tensor, l2s: Sequence[float]) -> tuple[float, ...]:
+    """On all images to test on, after a fit to some of those to train on; one for each l2."""
+    problem = RidgeProblem(split.train.values[rows], split.train.labels[rows], split.num_classes)
+    test = split.test
+
+    def measure(l2: float) -> float:
+        answers = compute_scores(test.values, problem.standardiser, problem.solve(l2)).argmax(dim=1)
+        return (answers == test.labels).double().mean().item()
+
+    return tuple(map(measure, l2s))

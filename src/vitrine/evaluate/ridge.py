@@ -6,6 +6,7 @@ in single precision. Letters: N images, D features, K classes.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,20 +58,20 @@ class RidgeProblem:
         if len(features) != len(labels):
             raise ValueError(f"{len(features)} rows of features but {len(labels)} labels: give as many of each.")
         self.standardiser = Standardiser.fit(features)
-        z = F.pad(self.standardiser.apply(features), (0, 1), value=CONSTANT_FEATURE)  # (N, D + 1)
-        targets = F.one_hot(labels, num_classes).double() * 2 - 1  # (N, K)
-        # None of the eigenvalues is negative but for rounding, which a small l2 would not hide.
-        if z.shape[0] >= z.shape[1]:
-            eigenvalues, vectors = torch.linalg.eigh(z.T @ z)
-            self.eigenvalues = eigenvalues.clamp(min=0)
-            self.left, self.right = vectors, vectors.T @ (z.T @ targets)
-            self.leverages = (z @ vectors).square_()
+        self.z = z = F.pad(self.standardiser.apply(features), (0, 1), value=CONSTANT_FEATURE)  # (N, D + 1)
+        self.labels, self.num_classes = labels, num_classes
+        self.is_primal = z.shape[0] >= z.shape[1]
+        eigenvalues, self.vectors = torch.linalg.eigh(z.T @ z if self.is_primal else z @ z.T)
+        self.eigenvalues = eigenvalues.clamp(min=0)  # none is negative but for rounding, which a small l2 would not hide
+        if self.is_primal:
+            self.left, self.right = self.vectors, self.vectors.T @ self.multiply_targets(z)
         else:
-            eigenvalues, vectors = torch.linalg.eigh(z @ z.T)
-            self.eigenvalues = eigenvalues.clamp(min=0)
-            self.left, self.right = z.T @ vectors, vectors.T @ targets
-            self.leverages = vectors.square() * self.eigenvalues
-        self.z, self.targets = z, targets
+            self.left, self.right = z.T @ self.vectors, self.multiply_targets(self.vectors)
+
+    def multiply_targets(self, rows: Tensor) -> Tensor:
+        """rows' Y (M, K) of rows (N, M). Targets are 1 at one class and -1 at all others, so sums over classes are enough."""
+        sums = rows.new_zeros(self.num_classes, rows.shape[1]).index_add_(0, self.labels, rows)
+        return (2 * sums - rows.sum(dim=0)).T
 
     def solve(self, l2: float) -> Tensor:
         """Weights float64 (D + 1, K), the last row that of the constant feature."""
@@ -81,10 +82,14 @@ class RidgeProblem:
     def predict_left_out(self, l2: float) -> Tensor:
         """Scores float64 (N, K) of each image by the weights that were fitted without it: no second fit is needed for that."""
         fitted = self.z @ self.solve(l2)
-        leverage = (self.leverages / (self.eigenvalues + l2)).sum(
-            dim=1, keepdim=True
-        )  # how much an image decides its own score
-        return (fitted - leverage * self.targets) / (1 - leverage)
+        targets = F.one_hot(self.labels, self.num_classes).double() * 2 - 1  # (N, K)
+        leverage = (self.leverages / (self.eigenvalues + l2)).sum(dim=1, keepdim=True)  # how far an image decides its own score
+        return (fitted - leverage * targets) / (1 - leverage)
+
+    @cached_property
+    def leverages(self) -> Tensor:
+        """(N, N or D + 1): of each image along each eigenvector."""
+        return (self.z @ self.vectors).square_() if self.is_primal else self.vectors.square() * self.eigenvalues
 
 
 def compute_scores(features: Tensor, standardiser: Standardiser, weights: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
 from vitrine.data.subset import select
 from vitrine.evaluate.classification import Classification, count_hits, summarise_counts
-from vitrine.evaluate.features import Features, extract_features
+from vitrine.evaluate.features import Features, Split, extract_features
 from vitrine.evaluate.few_shot import evaluate_few_shot
 from vitrine.recipe import Recipe
 from vitrine.run.data import RunData, build_evaluation_loader
@@ -50,8 +50,8 @@ class Measurer:
         """From `shots` training images of each class; every process computes all the features, and has the same figure."""
         few = select(self.data.train, f"{shots}/class", self.recipe.seed)
         with self.evaluating(state):
-            train, test = self.featurise(state, few), self.featurise(state, queries)
-        return evaluate_few_shot(train, test, len(self.data.class_names), shots, seeds=(self.recipe.seed,)).mean
+            split = Split(self.featurise(state, few), self.featurise(state, queries), len(self.data.class_names))
+        return evaluate_few_shot(split, shots, seeds=(self.recipe.seed,)).mean
 
     def featurise(self, state: TrainState, source: Source) -> Features:
         loader = build_evaluation_loader(source, self.preprocessing, self.recipe)

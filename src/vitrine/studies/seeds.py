@@ -1,24 +1,14 @@
 """The same recipe with several seeds: the mean and the spread of what it reaches (table 2 of arXiv:2010.11929 has three)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
 
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
 from vitrine.recipe import Recipe
 from vitrine.run.run import run_recipe
 from vitrine.run.summary import Summary
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of one figure over the seeds."""
-
-    mean: float
-    std: float | None
-    """With n - 1; None for a single one."""
 
 
 def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> list[Summary]:
@@ -37,7 +27,3 @@ def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> li
 def require_distinct(seeds: Sequence[int]) -> None:
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds={tuple(seeds)} has one of them twice: each can count once only.")
-
-
-def compute_spread(figures: Sequence[float]) -> Spread:
-    return Spread(fmean(figures), stdev(figures) if len(figures) > 1 else None)
