@@ -18,8 +18,13 @@ from vitrine.core.notices import Notice
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
+    "evaluate": ("vitrine.commands.evaluate:evaluate", "top-1, top-5, loss and calibration, and where a classifier errs"),
+    "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),
+    "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),
     "finetune": ("vitrine.commands.finetune:finetune", "a checkpoint to your own images, in one line"),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
+    "predict": ("vitrine.commands.predict:predict", "the most likely classes of your images"),
+    "probe": ("vitrine.commands.probe:probe", "logistic regression, neighbours and class means on frozen features"),
     "train": ("vitrine.commands.train:train", "a recipe: pre-train from scratch; resumes by itself"),
 }
 

@@ -2,13 +2,14 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.core.console import parse_image_size, print_table
+from vitrine.commands.checkpoint import CheckpointOptions
+from vitrine.core.console import print_table
 from vitrine.core.files import require_folder_of, write_json
-from vitrine.formats.config import Facts, FormatName
+from vitrine.formats.config import FormatName
 from vitrine.models.config import ResizeMethod
 
 if TYPE_CHECKING:
@@ -24,21 +25,16 @@ def convert(
     model: Annotated[Positional[str], arg(metavar="MODEL")],
     out: Annotated[Positional[Path], arg(metavar="OUT")],
     format: FormatName,
-    image_size: str | None = None,
     num_classes: int | None = None,
     resize_method: ResizeMethod = "paper",
-    class_names: Path | None = None,
-    preprocess: Annotated[str | None, arg(metavar="{None,imagenet,inception,FILE}")] = None,
-    gelu: Literal["tanh", "erf"] | None = None,
-    norm_eps: float | None = None,
-    num_heads: int | None = None,
-    grid: str | None = None,
     overwrite: bool = False,
     verify: bool = False,
     images: tuple[Path, ...] = (),
     seed: int = 0,
     device: str = "cpu",
     json: Path | None = None,
+    *,
+    read: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
     """Write a checkpoint in another format.
 
@@ -49,16 +45,8 @@ def convert(
         model: A folder or file in any known format, or hf://org/name[@revision].
         out: The folder or file to write.
         format: The format to write.
-        image_size: Pixels of the side, or height and width as 224x320; positions are resized to it.
         num_classes: A new head of zeros for so many classes, if they are not as many; 0 leaves the head out.
         resize_method: How positions are resized: as the paper's code, as timm, or as Hugging Face.
-        class_names: A text file with one name per line, in the order of the classes.
-        preprocess: What the model expects of images, where its file does not say: imagenet (short side 256, crop 224),
-            inception (straight to the size, values in [-1, 1]), or a file of JSON.
-        gelu: Which GELU the model was trained with, where its file does not say.
-        norm_eps: Epsilon of its LayerNorms, where its file does not say.
-        num_heads: Number of its heads, where its file does not say.
-        grid: Rows and columns of its patches, as 14x20, where its positions are no square.
         overwrite: Replace what is at OUT.
         verify: Read it back, run both on the same images and compare; with transformers on its own format, too.
         images: Image files to verify with, instead of eight drawn ones.
@@ -68,19 +56,11 @@ def convert(
     """
     if not verify and (images or json is not None or seed != 0 or device != "cpu"):
         raise ValueError("--images, --seed, --device and --json belong to --verify: add it, or leave them out.")
-    if image_size is None and resize_method != "paper":
+    if read.image_size is None and resize_method != "paper":
         raise ValueError(f"--resize-method {resize_method} belongs to --image-size: say to which size, or leave it out.")
     if not overwrite and (out.exists() or out.is_symlink()):
         raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
-    facts = Facts(
-        gelu=gelu,
-        norm_eps=norm_eps,
-        num_heads=num_heads,
-        grid=None if grid is None else parse_image_size(grid, "--grid"),
-        preprocess=preprocess if preprocess in ("imagenet", "inception", None) else Path(preprocess),
-    )
-    size = None if image_size is None else parse_image_size(image_size, "--image-size")
-    names = None if class_names is None else read_class_names(class_names)
+    facts, size, names = read.facts, read.size, read.names
     check_places(out, images, json)
 
     from vitrine.core.device import require_device
@@ -105,13 +85,6 @@ def check_places(out: Path, images: tuple[Path, ...], json: Path | None) -> None
     for path in images:
         if not path.is_file():
             raise FileNotFoundError(f"--images {path} is no file: give the files of images to verify with.")
-
-
-def read_class_names(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--class-names {path} must be a text file with one name per line: {error}.") from None
 
 
 def describe(checkpoint: "Checkpoint") -> str:
