@@ -36,6 +36,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/fit.py
 	$(BENCH)/bin/python benchmarks/step_memory.py
 	$(BENCH)/bin/python benchmarks/loader.py
+	$(BENCH)/bin/python benchmarks/few_shot.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt

@@ -19,11 +19,10 @@ import torch
 import tyro
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from measure import Figure, compute_figures
+from measure import Figure, build_table, compute_figures
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
@@ -144,15 +143,8 @@ def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> No
 
 
 def report(title: str, figures: list[Figure]) -> None:
-    table = Table(title=title, title_justify="left")
-    table.add_column("contestant")
-    for column in ("median ms", "ratio", "middle half of rounds"):
-        table.add_column(column, justify="right")
-    for figure in figures:
-        lower, upper = figure.ratio_quartiles
-        table.add_row(figure.name, f"{figure.median_ms:.1f}", f"{figure.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
     console = Console()
-    console.print(table)
+    console.print(build_table(title, figures, ratio="ratio"))
     overhead = next(figure.ratio for figure in figures if figure.name == FIT) - 1
     verdict = "met" if 1 + overhead < MAX_RATIO else "missed"
     console.print(f"fit costs {100 * overhead:+.1f} % (needs < {100 * (MAX_RATIO - 1):+.0f} %: {verdict})\n")

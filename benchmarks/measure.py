@@ -128,7 +128,7 @@ def compute_figures(seconds: list[dict[str, float]], reference: str = OURS) -> l
 def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
     console = Console()
     for comparison in comparisons:
-        console.print(build_table(comparison))
+        console.print(build_table(comparison.setting.name, (*comparison.figures, comparison.floor)))
         peer = comparison.fastest_peer
         if peer is not None:
             verdict = "met" if peer.ratio >= MIN_RATIO else "missed"
@@ -138,12 +138,12 @@ def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
         console.print(f"missing: {package} ({reason})", markup=False)
 
 
-def build_table(comparison: Comparison) -> Table:
-    table = Table(title=comparison.setting.name, title_justify="left")
+def build_table(title: str, figures: Iterable[Figure], ratio: str = "ratio to us") -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("contestant")
-    for column in ("median ms", "ratio to us", "middle half of rounds"):
+    for column in ("median ms", ratio, "middle half of rounds"):
         table.add_column(column, justify="right")
-    for figure in (*comparison.figures, comparison.floor):
+    for figure in figures:
         lower, upper = figure.ratio_quartiles
         table.add_row(figure.name, f"{figure.median_ms:.2f}", f"{figure.ratio:.3f}", f"{lower:.3f} .. {upper:.3f}")
     return table
