@@ -27,6 +27,7 @@ def digits() -> Recipe:
             num_heads=4,
             mlp_dim=128,
             pool="mean",
+            position="sincos-2d",  # learned ones begin at a fiftieth of the patches' size, too little for short runs
             gelu="erf",
         ),
         data=DataConfig(source="digits", in_memory=True),
@@ -55,6 +56,7 @@ def shapes() -> Recipe:
             num_heads=4,
             mlp_dim=192,
             pool="mean",
+            position="sincos-2d",
             gelu="erf",
         ),
         data=DataConfig(source="shapes", in_memory=True),
