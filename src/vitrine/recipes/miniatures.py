@@ -70,7 +70,7 @@ def shapes() -> Recipe:
 def fashion_mnist() -> Recipe:
     """A ViT of 4 blocks on Fashion-MNIST, 28 px and grey, for 8 epochs.
 
-    Expect PENDING
+    Expect 88.6 % test accuracy in 9 minutes on two processor cores (docs/results/training.md).
 
         vitrine train fashion-mnist --data.source DIR
     """
