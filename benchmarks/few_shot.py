@@ -59,6 +59,8 @@ def build_steps(features: Tensor, labels: Tensor, num_classes: int, l2s: tuple[f
 
     def ours() -> list[np.ndarray]:
         problem = RidgeProblem(features, labels, num_classes)
+        if len(l2s) > 1:
+            problem.decompose()
         return [problem.solve(l2).numpy() for l2 in l2s]
 
     def theirs() -> list[np.ndarray]:

@@ -103,6 +103,8 @@ def draw_shots(rows: list[np.ndarray], shots: int, seed: int) -> Tensor:
 def compute_accuracies(split: Split, rows: Tensor, l2s: Sequence[float]) -> tuple[float, ...]:
     """On all images to test on, after a fit to some of those to train on; one for each l2."""
     problem = RidgeProblem(split.train.values[rows], split.train.labels[rows], split.num_classes)
+    if len(l2s) > 1:
+        problem.decompose()
     test = split.test
 
     def measure(l2: float) -> float:

@@ -45,11 +45,21 @@ class Standardiser:
         return (features - self.mean).div_(self.std)
 
 
+@dataclass(frozen=True)
+class Spectrum:
+    """A decomposed problem: its weights are left (1 / (values + l2)) right."""
+
+    values: Tensor
+    vectors: Tensor
+    left: Tensor
+    right: Tensor
+
+
 class RidgeProblem:
-    """Factorised once, after which the weights for any strength of the penalty cost one product of matrices.
+    """Solved for one strength of the penalty; or decomposed, after which weights for any strength cost a product of matrices.
 
     With Z the standardised features and the constant one, and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or
-    Z'(ZZ' + l2)^-1 Y, which are equal; whichever matrix is smaller is decomposed.
+    Z'(ZZ' + l2)^-1 Y, which are equal; whichever matrix is smaller is taken.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -61,12 +71,19 @@ class RidgeProblem:
         self.z = z = F.pad(self.standardiser.apply(features), (0, 1), value=CONSTANT_FEATURE)  # (N, D + 1)
         self.labels, self.num_classes = labels, num_classes
         self.is_primal = z.shape[0] >= z.shape[1]
-        eigenvalues, self.vectors = torch.linalg.eigh(z.T @ z if self.is_primal else z @ z.T)
-        self.eigenvalues = eigenvalues.clamp(min=0)  # none is negative but for rounding, which a small l2 would not hide
-        if self.is_primal:
-            self.left, self.right = self.vectors, self.vectors.T @ self.multiply_targets(z)
-        else:
-            self.left, self.right = z.T @ self.vectors, self.multiply_targets(self.vectors)
+        self.products = z.T @ z if self.is_primal else z @ z.T
+        self.spectrum: Spectrum | None = None
+
+    def decompose(self) -> "Spectrum":
+        """Once, for several strengths: it takes as long as some ten solutions by themselves."""
+        if self.spectrum is None:
+            eigenvalues, vectors = torch.linalg.eigh(self.products)
+            values = eigenvalues.clamp(min=0)  # none is negative but for rounding, which a small l2 would not hide
+            if self.is_primal:
+                self.spectrum = Spectrum(values, vectors, vectors, vectors.T @ self.multiply_targets(self.z))
+            else:
+                self.spectrum = Spectrum(values, vectors, self.z.T @ vectors, self.multiply_targets(vectors))
+        return self.spectrum
 
     def multiply_targets(self, rows: Tensor) -> Tensor:
         """rows' Y (M, K) of rows (N, M). Targets are 1 at one class and -1 at all others, so sums over classes are enough."""
@@ -77,19 +94,29 @@ class RidgeProblem:
         """Weights float64 (D + 1, K), the last row that of the constant feature."""
         if not (l2 > 0 and math.isfinite(l2)):
             raise ValueError(f"l2={l2} must be a finite number above 0, as 1024.")
-        return (self.left / (self.eigenvalues + l2)) @ self.right
+        if self.spectrum is not None:
+            return (self.spectrum.left / (self.spectrum.values + l2)) @ self.spectrum.right
+        factor = torch.linalg.cholesky(self.products + l2 * torch.eye(len(self.products)).to(self.products))
+        if self.is_primal:
+            return torch.cholesky_solve(self.multiply_targets(self.z), factor)
+        targets = self.build_targets()
+        return self.z.T @ torch.cholesky_solve(targets, factor)
+
+    def build_targets(self) -> Tensor:
+        """float64 (N, K)."""
+        return F.one_hot(self.labels, self.num_classes).double() * 2 - 1
 
     def predict_left_out(self, l2: float) -> Tensor:
         """Scores float64 (N, K) of each image by the weights that were fitted without it: no second fit is needed for that."""
-        fitted = self.z @ self.solve(l2)
-        targets = F.one_hot(self.labels, self.num_classes).double() * 2 - 1  # (N, K)
-        leverage = (self.leverages / (self.eigenvalues + l2)).sum(dim=1, keepdim=True)  # how far an image decides its own score
-        return (fitted - leverage * targets) / (1 - leverage)
+        shares = self.leverages / (self.decompose().values + l2)
+        leverage = shares.sum(dim=1, keepdim=True)  # how far an image decides its own score
+        return (self.z @ self.solve(l2) - leverage * self.build_targets()) / (1 - leverage)
 
     @cached_property
     def leverages(self) -> Tensor:
         """(N, N or D + 1): of each image along each eigenvector."""
-        return (self.z @ self.vectors).square_() if self.is_primal else self.vectors.square() * self.eigenvalues
+        spectrum = self.decompose()
+        return (self.z @ spectrum.vectors).square_() if self.is_primal else spectrum.vectors.square() * spectrum.values
 
 
 def compute_scores(features: Tensor, standardiser: Standardiser, weights: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def cifar10_vit() -> Recipe:
 def cifar10_hybrid() -> Recipe:
     """A ViT of 4 blocks behind a ResNet's root and first stage on CIFAR-10, 32 px, for 5,000 steps.
 
-    Expect PENDING
+    Expect 63.8 % test accuracy from 10,000 images in 12 minutes on two processor cores (docs/results/training.md).
 
         vitrine train cifar10-hybrid --data.source DIR
     """
