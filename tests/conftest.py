@@ -17,6 +17,13 @@ def assets() -> Path:
     return folder
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test keeps features, and not in the user's own cache."""
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="module")
 def short_runs() -> Iterator[None]:
     """For tests that train: a generator of their own, and no curves, which take as long to draw as such a run."""

@@ -16,13 +16,9 @@ from vitrine.evaluate.config import ReadingConfig
 from vitrine.evaluate.features import Features
 from vitrine.formats.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 HERE = ReadingConfig(num_workers=0, batch_size=3)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def draw_classes(folder: Path, counts: dict[str, int], seed: int = 0) -> Path:

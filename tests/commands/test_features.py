@@ -14,13 +14,9 @@ from tests.evaluate.test_prediction import draw_images, featurise_by_hand
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 HERE = ("--num-workers", 0)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,10 @@ from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 from vitrine.evaluate.features import Features, Split
 from vitrine.evaluate.few_shot import L2_GRID, evaluate_few_shot
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 HERE = ("--num-workers", 0)
 CLASSES = ("ant", "bee", "cat")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,10 @@ from tests.formats.cases import make_checkpoint, save_quietly
 from vitrine.evaluate.config import ProbeConfig, ProbeKind
 from vitrine.evaluate.probes import fit_probe
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 HERE = ("--num-workers", 0)
 KINDS: tuple[ProbeKind, ...] = ("logistic", "neighbours", "means")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
