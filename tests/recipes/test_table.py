@@ -50,6 +50,7 @@ def test_every_recipe_says_what_it_is(name: str) -> None:
     assert len(summary) <= 128
     assert any(length in summary for length in ("epochs", "steps"))
     assert expectation
+    assert "PENDING" not in expectation  # a figure comes from a run
     assert f"    vitrine train {name}" in (inspect.getdoc(function) or "").splitlines()[-1]
 
 

@@ -12,7 +12,7 @@ from vitrine.train.config import OptimConfig
 def digits() -> Recipe:
     """A ViT of 4 blocks on the digits of scikit-learn, 8 px and grey, for 30 epochs.
 
-    Expect PENDING
+    Expect 81.4 % of the test digits in half a minute on two processor cores (docs/results/training.md).
 
         vitrine train digits
     """
@@ -41,7 +41,7 @@ def digits() -> Recipe:
 def shapes() -> Recipe:
     """A ViT of 4 blocks on generated shapes, 32 px, for 3 epochs.
 
-    Expect PENDING
+    Expect 42.1 % of the test images in a minute on two processor cores (docs/results/training.md).
     Other tasks: --data.source shapes:position, or colour, size, orientation, count.
 
         vitrine train shapes
