@@ -1,4 +1,4 @@
-"""What commands that read a checkpoint have in common: the words on what its file does not say, and the device."""
+"""What commands that read a checkpoint have in common: the words on what its file does not say."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,6 @@ class CheckpointOptions:
     """Number of its heads, where its file does not say."""
     grid: str | None = None
     """Rows and columns of its patches, as 14x20, where its positions are no square."""
-
     class_names: Path | None = None
     """A text file with one name per line, in the order of the classes."""
 

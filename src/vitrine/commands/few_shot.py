@@ -14,6 +14,7 @@ from vitrine.commands.figures import format_share
 from vitrine.core.console import print_table
 from vitrine.core.files import require_file_place, write_json
 from vitrine.core.notices import notice
+from vitrine.evaluate.config import L2
 
 if TYPE_CHECKING:
     from vitrine.evaluate.features import Split
@@ -25,7 +26,7 @@ def few_shot(
     data: Annotated[Positional[tuple[str, ...]], arg(metavar="DATA [DATA ...]")],
     shots: tuple[str, ...] = ("1", "5", "10", "25"),
     seeds: tuple[int, ...] = (0, 1, 2),
-    l2: float = 1024.0,
+    l2: float = L2,
     mean_rank: bool = False,
     json: Path | None = None,
     *,
@@ -48,7 +49,7 @@ def few_shot(
         require_file_place(json)
     if not data:
         raise ValueError("vitrine few-shot MODEL DATA: no DATA was given, and one or more were needed.")
-    if mean_rank and l2 != 1024.0:
+    if mean_rank and l2 != L2:
         raise ValueError("--l2 and --mean-rank were both given: leave one of them out.")
     if not shots:
         raise ValueError("--shots was given without numbers, as 1 5 10 25, or all: add some, or leave it out.")

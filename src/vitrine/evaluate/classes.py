@@ -20,13 +20,11 @@ from vitrine.data.source import Labels, Source
 
 def fit_classes(source: Source, names: Sequence[str] | None, num_classes: int, mapping: Path | None = None) -> Source:
     """The same images with the model's numbers for labels; `names` are the model's, where it has some."""
-    if num_classes < 1:
-        raise ValueError("The model has no head, and a classifier was needed: fine-tune it first (vitrine finetune).")
+    shown = name_classes(names, num_classes)
     if not source.class_names:
         raise ValueError(
             "The images have no labels, and some were needed to be compared with: give images in folders by class."
         )
-    shown = tuple(names) if names is not None else tuple(map(str, range(num_classes)))
     if mapping is not None:
         sets = read_mapping(mapping, source.class_names, names, num_classes)
         return Relabelled(source, map_to_sets(source.labels, sets), shown)
@@ -35,6 +33,13 @@ def fit_classes(source: Source, names: Sequence[str] | None, num_classes: int, m
         theirs = dict(zip(numbers, source.class_names, strict=True))
         shown = tuple(theirs.get(number, str(number)) for number in range(num_classes))
     return Relabelled(source, Labels(np.array(numbers)[source.labels.values], source.labels.starts), shown)
+
+
+def name_classes(names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    """What to call a classifier's classes: by number, where it has no names."""
+    if num_classes < 1:
+        raise ValueError("The model has no head, and a classifier was needed: fine-tune it first (vitrine finetune).")
+    return tuple(names) if names is not None else tuple(map(str, range(num_classes)))
 
 
 def number_classes(given: Sequence[str], names: Sequence[str] | None, num_classes: int) -> list[int]:

@@ -7,6 +7,8 @@ from typing import Literal
 from vitrine.core.checks import require_at_least, require_field_types, require_positive
 from vitrine.data.config import BadImages
 
+L2 = 1024.0  # strength of the penalty in few-shot evaluation: big_vision's
+
 ProbeKind = Literal["logistic", "neighbours", "means"]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from vitrine.core.checks import is_whole
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
+from vitrine.evaluate.config import L2
 from vitrine.evaluate.features import Features, Split
 from vitrine.evaluate.ridge import RidgeProblem, compute_scores
 from vitrine.evaluate.uncertainty import compute_spread
 
-L2 = 1024.0
 L2_GRID = tuple(2.0**power for power in range(-10, 20))  # what mean rank chooses from; the paper names none
 
 

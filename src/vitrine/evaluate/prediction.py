@@ -12,6 +12,7 @@ from vitrine.data.decode import BadImage
 from vitrine.data.relabel import Relabelled
 from vitrine.data.source import Source
 from vitrine.data.sources.paths import open_paths
+from vitrine.evaluate.classes import name_classes
 from vitrine.evaluate.config import ReadingConfig
 from vitrine.evaluate.measuring import answer_images
 from vitrine.formats.checkpoint import Checkpoint
@@ -42,10 +43,7 @@ def predict_files(
     device: torch.device | str = "cpu",
 ) -> Predictions:
     """Of files, and of the images in folders, in their order."""
-    num_classes = checkpoint.model.config.num_classes
-    if num_classes < 1:
-        raise ValueError("The model has no head, and a classifier was needed: fine-tune it first (vitrine finetune).")
-    names = checkpoint.class_names or tuple(map(str, range(num_classes)))
+    names = name_classes(checkpoint.class_names, checkpoint.model.config.num_classes)
     files = open_paths(paths)
     source = Relabelled(files, files.labels, names)  # no labels, of as many classes as the model has
     with warnings.catch_warnings():

@@ -96,11 +96,12 @@ class RidgeProblem:
             raise ValueError(f"l2={l2} must be a finite number above 0, as 1024.")
         if self.spectrum is not None:
             return (self.spectrum.left / (self.spectrum.values + l2)) @ self.spectrum.right
-        factor = torch.linalg.cholesky(self.products + l2 * torch.eye(len(self.products)).to(self.products))
+        penalised = self.products.clone()
+        penalised.diagonal().add_(l2)
+        factor = torch.linalg.cholesky(penalised)
         if self.is_primal:
             return torch.cholesky_solve(self.multiply_targets(self.z), factor)
-        targets = self.build_targets()
-        return self.z.T @ torch.cholesky_solve(targets, factor)
+        return self.z.T @ torch.cholesky_solve(self.build_targets(), factor)
 
     def build_targets(self) -> Tensor:
         """float64 (N, K)."""
