@@ -244,8 +244,12 @@ def test_warm_up_has_to_fit_as_soon_as_the_length_is_known() -> None:
         ({"epochs": 1, "seed": None}, "seed=None must be a whole number."),
         ({"epochs": 1, "polyak_factor": 1.0}, "polyak_factor=1.0 must be between 0 and 1"),
         ({"epochs": 1, "polyak_factor": 0.0}, "polyak_factor=0.0 must be between 0 and 1"),
-        ({"epochs": 1, "head_init": "random"}, "head_init='random' must be one of zero, ridge."),
+        ({"epochs": 1, "head_init": "random"}, "head_init='random' must be one of zero, ridge, discriminant."),
         ({"epochs": 1, "head_init": "ridge"}, "head_init='ridge' is for a checkpoint's features: give model.checkpoint"),
+        (
+            {"epochs": 1, "head_init": "discriminant"},
+            "head_init='discriminant' is for a checkpoint's features: give model.checkpoint",
+        ),
         (
             {"epochs": 1, "machine": MachineConfig(accumulation_steps=3)},
             "machine.accumulation_steps=3 must divide loader.batch_size=256.",

@@ -16,7 +16,7 @@ from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
-HeadInit = Literal["zero", "ridge"]
+HeadInit = Literal["zero", "ridge", "discriminant"]
 
 # Fields, or whole groups of them, that change nothing of what a run computes: it may be resumed with others.
 FREE = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch", "evaluation.batch_size")
@@ -38,7 +38,7 @@ class Recipe:
     total_steps: int | None = None
     """Length of the run in steps of the optimizer; where it is given, it counts, not epochs."""
     head_init: HeadInit = "zero"
-    """Of a checkpoint's new head: the paper's zeros, or the closed-form solution on its frozen features."""
+    """Of a checkpoint's new head: the paper's zeros, or a closed-form solution on its frozen features."""
     polyak_factor: float | None = None
     """What stays, at each step, of the averaged weights that are evaluated and saved; 0.9999 in the paper. None: no average."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -54,10 +54,14 @@ class Recipe:
         self._check_length()
         if self.polyak_factor is not None and not 0 < self.polyak_factor < 1:
             raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, as 0.9999.")
-        if self.head_init == "ridge" and self.model.checkpoint is None:
-            raise ValueError("head_init='ridge' is for a checkpoint's features: give model.checkpoint, or leave it out.")
-        if self.head_init == "ridge" and self.supervised.loss == "sigmoid":
-            raise ValueError("head_init='ridge' is as sure as softmax wants it: take head_init='zero' with the sigmoid loss.")
+        if self.head_init != "zero" and self.model.checkpoint is None:
+            raise ValueError(
+                f"head_init={self.head_init!r} is for a checkpoint's features: give model.checkpoint, or leave it out."
+            )
+        if self.head_init != "zero" and self.supervised.loss == "sigmoid":
+            raise ValueError(
+                f"head_init={self.head_init!r} is as sure as softmax wants it: take head_init='zero' with the sigmoid loss."
+            )
         if self.mixing.is_on and self.loader.batch_size // self.machine.accumulation_steps % 2 != 0:
             raise ValueError(
                 f"loader.batch_size={self.loader.batch_size} in {self.machine.accumulation_steps} parts cannot be mixed, which "

@@ -17,15 +17,15 @@ from vitrine.core.notices import Notice
 from vitrine.data.config import DataConfig, LoaderConfig
 from vitrine.data.source import ArraySource, Labels
 from vitrine.evaluate.config import EvaluationConfig
-from vitrine.evaluate.ridge import PENALTIES
+from vitrine.evaluate.head_start import PENALTIES, fit_discriminant_head
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.recipe import Recipe
+from vitrine.recipe import HeadInit, Recipe
 from vitrine.run import start as module
-from vitrine.run.start import build_start, rebuild, set_ridge_head
+from vitrine.run.start import build_start, rebuild, set_fitted_head
 from vitrine.train.config import MachineConfig
 
 CPU = torch.device("cpu")
@@ -213,11 +213,12 @@ def make_source(num_images: int, size: tuple[int, int], labels: Labels | None = 
     return ArraySource(pixels, chosen, CLASSES, "made")
 
 
-def start_from(config: ModelConfig, path: Path) -> tuple[Recipe, Checkpoint]:
+def start_from(config: ModelConfig, path: Path, head_init: HeadInit = "ridge") -> tuple[Recipe, Checkpoint]:
     """Its preprocessing resizes nothing, so that the test can do without it."""
     save(config, path)
-    start = build_start(from_checkpoint(path), CLASSES)
-    return from_checkpoint(path), replace(start, preprocessing=replace(start.preprocessing, resize=None))
+    recipe = make(ModelSettings(checkpoint=str(path)), head_init=head_init)
+    start = build_start(recipe, CLASSES)
+    return recipe, replace(start, preprocessing=replace(start.preprocessing, resize=None))
 
 
 def solve_by_sklearn(features: np.ndarray, labels: np.ndarray, queries: np.ndarray, l2: float) -> np.ndarray:
@@ -237,7 +238,7 @@ def test_the_ridge_head_answers_as_scikit_learn_s(config: ModelConfig, tmp_path:
     """For one of the penalties, and with scores that are scaled by a factor, both of which are chosen to suit a softmax."""
     recipe, start = start_from(config, tmp_path / "saved")
     source = make_source(50, config.image_size)
-    set_ridge_head(start, source, recipe, CPU)
+    set_fitted_head(start, source, recipe, CPU)
     model = start.model.eval()
     images = torch.from_numpy(source.pixels).permute(0, 3, 1, 2)
     queries = torch.randint(0, 256, (20, 3, *config.image_size), dtype=torch.uint8)
@@ -256,11 +257,24 @@ def test_the_ridge_head_answers_as_scikit_learn_s(config: ModelConfig, tmp_path:
     assert sorted(misfits)[1] > 1e-3  # the others are really other solutions
 
 
+def test_the_discriminant_head_is_that_of_the_frozen_features(tmp_path: Path) -> None:
+    recipe, start = start_from(cases.VIT, tmp_path / "saved", "discriminant")
+    source = make_source(50, (24, 24))
+    set_fitted_head(start, source, recipe, CPU)
+    model = start.model.eval()
+    with torch.no_grad():
+        images = start.preprocessing.normalise(torch.from_numpy(source.pixels).permute(0, 3, 1, 2))
+        features = model.pool(model.encode(images))
+    weight, bias = fit_discriminant_head(features, torch.from_numpy(source.labels.values), len(CLASSES))
+    torch.testing.assert_close(model.state_dict()["head.weight"], weight, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(model.state_dict()["head.bias"], bias, rtol=1e-3, atol=1e-3)
+
+
 def test_the_ridge_head_leaves_the_mode_and_the_other_weights_alone(tmp_path: Path) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
     was_training = start.model.training
-    set_ridge_head(start, make_source(20, (24, 24)), recipe, CPU)
+    set_fitted_head(start, make_source(20, (24, 24)), recipe, CPU)
     after = start.model.state_dict()
     assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
     assert start.model.training == was_training
@@ -272,17 +286,17 @@ def test_the_ridge_head_is_not_fitted_to_dropout(tmp_path: Path) -> None:
     save(cases.VIT, tmp_path / "saved")
     source, heads = make_source(20, (24, 24)), []
     for rate in (0.0, 0.9):
-        recipe = from_checkpoint(tmp_path / "saved", dropout_rate=rate)
+        recipe = replace(from_checkpoint(tmp_path / "saved", dropout_rate=rate), head_init="ridge")
         start = build_start(recipe, CLASSES)
         start.model.train()
-        set_ridge_head(start, source, recipe, CPU)
+        set_fitted_head(start, source, recipe, CPU)
         heads.append(start.model.state_dict()["head.weight"])
     assert torch.equal(*heads)
 
 
 def test_both_heads_of_a_distilled_model_get_it(tmp_path: Path) -> None:
     recipe, start = start_from(replace(cases.VIT, distillation_token=True), tmp_path / "saved")
-    set_ridge_head(start, make_source(20, (24, 24)), recipe, CPU)
+    set_fitted_head(start, make_source(20, (24, 24)), recipe, CPU)
     state = start.model.state_dict()
     assert state["head.weight"].any()
     assert torch.equal(state["head.weight"], state["head_distillation.weight"])
@@ -290,13 +304,16 @@ def test_both_heads_of_a_distilled_model_get_it(tmp_path: Path) -> None:
 
 def test_a_ridge_head_of_very_many_images_is_fitted_to_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
-    monkeypatch.setattr(module, "MAX_RIDGE_IMAGES", 10)
-    set_ridge_head(start, make_source(40, (24, 24)), recipe, CPU)
+    monkeypatch.setattr(module, "MAX_FITTED_IMAGES", 10)
+    set_fitted_head(start, make_source(40, (24, 24)), recipe, CPU)
     assert start.model.state_dict()["head.weight"].isfinite().all()
 
 
-def test_a_ridge_head_needs_one_label_each(tmp_path: Path) -> None:
-    recipe, start = start_from(cases.VIT, tmp_path / "saved")
+@pytest.mark.parametrize("head_init", ["ridge", "discriminant"])
+def test_a_fitted_head_needs_one_label_each(head_init: HeadInit, tmp_path: Path) -> None:
+    recipe, start = start_from(cases.VIT, tmp_path / "saved", head_init)
     source = make_source(3, (24, 24), Labels.several_each([[0], [1, 2], []]))
-    with pytest.raises(ValueError, match=r"^head_init='ridge' needs images with one label each: take head_init='zero'\.$"):
-        set_ridge_head(start, source, recipe, CPU)
+    with pytest.raises(
+        ValueError, match=rf"^head_init='{head_init}' needs images with one label each: take head_init='zero'\.$"
+    ):
+        set_fitted_head(start, source, recipe, CPU)

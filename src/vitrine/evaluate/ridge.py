@@ -13,9 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CONSTANT_FEATURE = 100.0  # carries the bias; so large that the penalty on its weight hardly counts
-PENALTIES = (0.03, 0.1, 0.3, 1.0)  # to choose from for a head, times the number of images
-SCALES = (0.1, 100.0)  # within which the scores of a head are scaled
-DOUBT = 0.01  # spread over all classes when the scale is chosen: none would be too large for classes that lie apart
 SMALLEST_STD = 1e-5  # added to every std, so that a feature that never varies is not divided by zero
 
 
@@ -43,6 +40,14 @@ class Standardiser:
     def apply(self, features: Tensor) -> Tensor:
         """float64 (N, D)."""
         return (features - self.mean).div_(self.std)
+
+    def fold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """A linear layer on standardised features, (K, D) and (K), as one on features as they come, in float32.
+
+        In single precision digits are lost where a feature's mean is far larger than its std.
+        """
+        folded = weight / self.std
+        return folded.float().contiguous(), (bias - folded @ self.mean).float()
 
 
 @dataclass(frozen=True)
@@ -125,16 +130,6 @@ def compute_scores(features: Tensor, standardiser: Standardiser, weights: Tensor
     return standardiser.apply(features) @ weights[:-1] + CONSTANT_FEATURE * weights[-1]
 
 
-def fold_into_linear(standardiser: Standardiser, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The same scores as one linear layer on features as they come: weight (K, D) and bias (K), float32.
-
-    In single precision digits are lost where a feature's mean is far larger than its std.
-    """
-    weight = (weights[:-1] / standardiser.std[:, None]).T
-    bias = CONSTANT_FEATURE * weights[-1] - weight @ standardiser.mean
-    return weight.float().contiguous(), bias.float()
-
-
 def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
     """`what` begins the sentence, as "The labels"."""
     if num_classes < 2:
@@ -151,26 +146,3 @@ def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
         raise ValueError(
             f"{what} go from {lowest} to {highest}, and 0 to {num_classes - 1} was needed: check num_classes={num_classes}."
         )
-
-
-def fit_linear_layer(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Weight (K, D) and bias (K), float32, of a head for softmax whose answers are those of the closed form.
-
-    Least squares says nothing of how sure to be. So the scores are scaled, and the penalty chosen, for the least cross-entropy
-    of images that were left out of the fit.
-    """
-    problem = RidgeProblem(features, labels, num_classes)
-    found = {share: scale_for_softmax(problem.predict_left_out(share * len(labels)), labels) for share in PENALTIES}
-    share = min(found, key=lambda share: found[share][1])
-    return fold_into_linear(problem.standardiser, found[share][0] * problem.solve(share * len(labels)))
-
-
-def scale_for_softmax(scores: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The factor of least cross-entropy, which is convex in it, and that cross-entropy."""
-    from scipy.optimize import minimize_scalar
-
-    def measure(scale: float) -> float:
-        return F.cross_entropy(scale * scores, labels, label_smoothing=DOUBT).item()
-
-    found = minimize_scalar(measure, bounds=SCALES, method="bounded")
-    return float(found.x), float(found.fun)

@@ -22,7 +22,7 @@ from vitrine.run.data import RunData, open_run_data
 from vitrine.run.folder import RunFolder, Saved, Standing, load_saved
 from vitrine.run.measuring import Measurer
 from vitrine.run.reporting import Reporter, open_reporter
-from vitrine.run.start import build_start, rebuild, set_ridge_head
+from vitrine.run.start import build_start, rebuild, set_fitted_head
 from vitrine.run.stopping import Stop, stop_on_signals
 from vitrine.run.summary import Summary
 from vitrine.train.averaging import Average
@@ -211,8 +211,8 @@ class Run:
 
 def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
     start = build_start(recipe, data.class_names)
-    if recipe.head_init == "ridge":
-        set_ridge_head(start, data.train, recipe, runtime.device)
+    if recipe.head_init != "zero":
+        set_fitted_head(start, data.train, recipe, runtime.device)
     return start
 
 

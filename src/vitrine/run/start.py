@@ -12,7 +12,7 @@ from vitrine.data.source import Source
 from vitrine.data.subset import select
 from vitrine.evaluate.classification import evaluating
 from vitrine.evaluate.features import build_featuriser, extract_features
-from vitrine.evaluate.ridge import fit_linear_layer
+from vitrine.evaluate.head_start import fit_discriminant_head, fit_ridge_head
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import Facts
 from vitrine.formats.load import load_checkpoint
@@ -23,7 +23,8 @@ from vitrine.recipe import Recipe
 from vitrine.run.data import build_evaluation_loader
 
 INITIALISATION = -1  # in place of a step, in the seed of what is drawn before the first
-MAX_RIDGE_IMAGES = 20_000  # more change the solution little and cost a pass over all of them
+HEAD_FITS = {"ridge": fit_ridge_head, "discriminant": fit_discriminant_head}
+MAX_FITTED_IMAGES = 20_000  # more change the solution little and cost a pass over all of them
 
 
 def build_start(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
@@ -80,16 +81,16 @@ def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:
     return changed
 
 
-def set_ridge_head(start: Checkpoint, source: Source, recipe: Recipe, device: torch.device) -> None:
-    """Give the new head the closed-form solution on the frozen features, so that fine-tuning begins from a linear probe."""
+def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: torch.device) -> None:
+    """Give the new head a closed-form solution on the frozen features, so that fine-tuning begins from a linear probe."""
     model = start.model.to(device)
-    some = select(source, str(MAX_RIDGE_IMAGES)) if len(source) > MAX_RIDGE_IMAGES else source
+    some = select(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
     if some.labels.has_several:
-        raise ValueError("head_init='ridge' needs images with one label each: take head_init='zero'.")
+        raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: take head_init='zero'.")
     loader = build_evaluation_loader(some, start.preprocessing, recipe)
     with evaluating(model):
         features = extract_features(build_featuriser(model, start.preprocessing), loader.read_once(), device)
-    weight, bias = fit_linear_layer(features.values, features.labels, len(source.class_names))
+    weight, bias = HEAD_FITS[recipe.head_init](features.values, features.labels, len(source.class_names))
     with torch.no_grad():
         for head in (model.head, getattr(model, "head_distillation", None)):
             if isinstance(head, nn.Linear):
