@@ -54,17 +54,17 @@ def main(
 
 
 def build_steps(features: Tensor, labels: Tensor, num_classes: int, l2s: tuple[float, ...]) -> dict[str, Step]:
-    z = F.pad(Standardiser.fit(features).apply(features), (0, 1), value=CONSTANT_FEATURE).numpy()
+    z = F.pad(Standardiser.fit_and_apply(features)[1], (0, 1), value=CONSTANT_FEATURE).numpy()
     targets = 2.0 * F.one_hot(labels, num_classes).double().numpy() - 1
 
     def ours() -> list[np.ndarray]:
         problem = RidgeProblem(features, labels, num_classes)
         if len(l2s) > 1:
             problem.decompose()
-        return [problem.solve(l2).numpy() for l2 in l2s]
+        return [problem.solve(l2)[0].numpy() for l2 in l2s]
 
     def theirs() -> list[np.ndarray]:
-        return [Ridge(alpha=l2, fit_intercept=False).fit(z, targets).coef_.T for l2 in l2s]
+        return [Ridge(alpha=l2, fit_intercept=False).fit(z, targets).coef_.T[:-1] for l2 in l2s]
 
     return {OURS: ours, PEER: theirs}
 

@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.evaluate.ridge import CONSTANT_FEATURE, RidgeProblem, Standardiser, compute_scores
+from vitrine.evaluate.ridge import RidgeProblem, Standardiser, sum_by_class
 
 NUM_CLASSES = 5
 SHAPES = ((200, 12), (13, 12), (12, 12), (30, 100), (1, 4))  # (13, 12) and (12, 12): either side of the change of formula
@@ -36,9 +36,10 @@ def test_weights_are_scikit_learn_s_for_any_l2(num_images: int, num_features: in
     targets = 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
     for l2 in (1e-2, 1.0, 1024.0, 2.0**20):
         reference = Ridge(alpha=l2, fit_intercept=False, solver="svd").fit(standardise(features, features), targets)
-        found = problem.solve(l2)
-        assert found.dtype == torch.float64
-        np.testing.assert_allclose(found.numpy(), reference.coef_.T, rtol=1e-6, atol=1e-9)  # some weights are 0
+        weights, bias = problem.solve(l2)
+        assert weights.dtype == bias.dtype == torch.float64
+        np.testing.assert_allclose(weights.numpy(), reference.coef_.T[:-1], rtol=1e-6, atol=1e-9)  # some weights are 0
+        np.testing.assert_allclose(bias.numpy(), 100 * reference.coef_.T[-1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(("num_images", "num_features"), SHAPES)
@@ -46,10 +47,11 @@ def test_scores_and_the_folded_layer_are_the_prediction(num_images: int, num_fea
     features, labels = draw_problem(num_images, num_features)
     others, _ = draw_problem(num_images + 1, num_features)
     problem = RidgeProblem(features, labels, NUM_CLASSES)
-    weights = problem.solve(8.0)
-    scores = compute_scores(others, problem.standardiser, weights)
-    np.testing.assert_allclose(scores.numpy(), standardise(features, others) @ weights.numpy(), rtol=1e-9, atol=1e-9)
-    weight, bias = problem.standardiser.fold(weights[:-1].T, CONSTANT_FEATURE * weights[-1])
+    weights, bias = problem.solve(8.0)
+    scores = problem.standardiser.apply(others) @ weights + bias
+    expected = standardise(features, others) @ np.vstack([weights.numpy(), bias.numpy() / 100])
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-9, atol=1e-9)
+    weight, bias = problem.standardiser.fold(weights.T, bias)
     assert weight.shape == (NUM_CLASSES, num_features)
     folded = F.linear(others, weight, bias)
     assert folded.dtype == torch.float32
@@ -61,7 +63,8 @@ def test_features_stay_as_they_are() -> None:
     features = torch.randn(6, 3, dtype=torch.float64)
     before = features.clone()
     problem = RidgeProblem(features, torch.tensor([0, 1, 2, 0, 1, 2]), 3)
-    compute_scores(features, problem.standardiser, problem.solve(1.0))
+    problem.standardiser.apply(features)
+    problem.solve(1.0)
     assert torch.equal(features, before)
 
 
@@ -80,7 +83,7 @@ def test_mistakes_are_said_in_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"of no images"):
         RidgeProblem(features[:0], labels[:0], NUM_CLASSES)
     with pytest.raises(ValueError, match=r"Features of shape \(20,\) cannot be standardised"):
-        Standardiser.fit(features[:, 0])
+        Standardiser.fit_and_apply(features[:, 0])
     with pytest.raises(ValueError, match=r"infinite or not a number"):
         RidgeProblem(features / 0, labels, NUM_CLASSES)
     for l2 in (0.0, -1.0, float("nan"), float("inf")):
@@ -93,8 +96,15 @@ def test_left_out_scores_are_those_of_a_fit_without_the_image(num_images: int, n
     features, labels = draw_problem(num_images, num_features)
     problem = RidgeProblem(features, labels, NUM_CLASSES)
     left_out = problem.predict_left_out(2.0).numpy()
-    z, targets = problem.z.numpy(), 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
+    z, targets = np.column_stack([problem.z.numpy(), np.full(num_images, 100.0)]), 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
     for image in range(0, num_images, 5):
         others = np.arange(num_images) != image
         ridge = Ridge(alpha=2.0, fit_intercept=False, solver="svd").fit(z[others], targets[others])
         np.testing.assert_allclose(left_out[image], ridge.predict(z[[image]])[0], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_by_class_are_those_of_one_hot_labels(dtype: torch.dtype) -> None:
+    """Rows need not lie one behind the other in memory, and classes need not have images."""
+    rows, labels = torch.randn(7, 20, dtype=dtype).T, torch.randint(1, 5, (20,))
+    torch.testing.assert_close(sum_by_class(rows, labels, 9), F.one_hot(labels, 9).to(dtype).T @ rows)

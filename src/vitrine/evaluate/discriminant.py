@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitrine.evaluate.ridge import sum_by_class
+
 NUM_FOLDS = 5
 
 
@@ -24,8 +26,7 @@ class Discriminant:
     def fit(cls, features: Tensor, labels: Tensor, num_classes: int) -> "Discriminant":
         """Of standardised features, float64 (N, D), and labels int64 (N)."""
         counts = torch.bincount(labels, minlength=num_classes).double()
-        sums = features.new_zeros(num_classes, features.shape[1]).index_add_(0, labels, features)
-        means = sums / counts.clamp(min=1)[:, None]
+        means = sum_by_class(features, labels, num_classes) / counts.clamp(min=1)[:, None]
         spread = features - means[labels]
         num_free = max(1, len(features) - int((counts > 0).sum()))  # each mean takes one away
         values, vectors = torch.linalg.eigh(spread.T @ spread / num_free)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.evaluate.discriminant import Discriminant, predict_held_out
-from vitrine.evaluate.ridge import CONSTANT_FEATURE, RidgeProblem, Standardiser, require_one_class_each
+from vitrine.evaluate.ridge import RidgeProblem, Standardiser, require_one_class_each
 
 PENALTIES = (0.03, 0.1, 0.3, 1.0)  # of ridge regression, to choose from, times the number of images
 SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the discriminant, to choose from
@@ -22,15 +22,14 @@ def fit_ridge_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[
     problem = RidgeProblem(features, labels, num_classes)
     found = {share: scale_for_softmax(problem.predict_left_out(share * len(labels)), labels) for share in PENALTIES}
     share = min(found, key=lambda share: found[share][1])
-    weights = found[share][0] * problem.solve(share * len(labels))
-    return problem.standardiser.fold(weights[:-1].T, CONSTANT_FEATURE * weights[-1])
+    scale, (weights, bias) = found[share][0], problem.solve(share * len(labels))
+    return problem.standardiser.fold(scale * weights.T, scale * bias)
 
 
 def fit_discriminant_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Weight (K, D) and bias (K), float32, by linear discriminant analysis: better than least squares where images are few."""
     require_one_class_each(labels, num_classes, "The labels")
-    standardiser = Standardiser.fit(features)
-    standardised = standardiser.apply(features)
+    standardiser, standardised = Standardiser.fit_and_apply(features)
     discriminant = Discriminant.fit(standardised, labels, num_classes)
     held_out = predict_held_out(standardised, labels, num_classes, SHRINKAGES)
     found = {each: scale_for_softmax(scores, labels, discriminant.log_shares) for each, scores in held_out.items()}

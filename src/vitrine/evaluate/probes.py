@@ -16,7 +16,7 @@ from vitrine.core.notices import notice
 from vitrine.evaluate.config import ProbeConfig, ProbeKind
 from vitrine.evaluate.features import Features, Split
 from vitrine.evaluate.few_shot import list_rows_by_class
-from vitrine.evaluate.ridge import Standardiser
+from vitrine.evaluate.ridge import Standardiser, sum_by_class
 
 CHUNK = 1024  # test images compared with all training images at once: a bound on memory
 MAX_ITERATIONS = 1000
@@ -55,11 +55,11 @@ def predict_logistic(train: Features, test: Features, penalty: float) -> np.ndar
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    standardiser = Standardiser.fit(train.values)
+    standardiser, standardised = Standardiser.fit_and_apply(train.values)
     classifier = LogisticRegression(C=1 / (penalty * len(train)), max_iter=MAX_ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        classifier.fit(standardiser.apply(train.values).numpy(), train.labels.numpy())
+        classifier.fit(standardised.numpy(), train.labels.numpy())
     if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
         notice(f"Logistic regression with penalty {penalty:g} was stopped after {MAX_ITERATIONS} iterations, before its end.")
     return np.asarray(classifier.predict(standardiser.apply(test.values).numpy()))
@@ -101,7 +101,7 @@ def find_neighbours(split: Split, config: ProbeConfig) -> tuple[np.ndarray, str]
 def find_nearest_mean(split: Split, config: ProbeConfig) -> tuple[np.ndarray, str]:
     """The class whose mean direction is nearest by cosine; one without training images is never the answer."""
     directions, labels = F.normalize(split.train.values), split.train.labels
-    sums = directions.new_zeros(split.num_classes, directions.shape[1]).index_add_(0, labels, directions)
+    sums = sum_by_class(directions, labels, split.num_classes)
     scores = F.normalize(split.test.values) @ F.normalize(sums).T  # (M, K)
     scores[:, torch.bincount(labels, minlength=split.num_classes) == 0] = -torch.inf
     return scores.argmax(dim=1).numpy(), "cosine"

@@ -26,16 +26,19 @@ class Standardiser:
     """float64 (D), with `SMALLEST_STD` added."""
 
     @classmethod
-    def fit(cls, features: Tensor) -> "Standardiser":
-        """Of features (N, D). The std divides by N, not N - 1."""
+    def fit_and_apply(cls, features: Tensor) -> tuple["Standardiser", Tensor]:
+        """Of features (N, D), with them standardised, float64 (N, D). The std divides by N, not N - 1."""
         if features.ndim != 2 or features.numel() == 0:
             shape = tuple(features.shape)
             raise ValueError(f"Features of shape {shape} cannot be standardised: give (N, D), of at least one image.")
-        mean = features.mean(dim=0, dtype=torch.float64)
-        std = (features - mean).square_().mean(dim=0).sqrt() + SMALLEST_STD
+        values = features.to(torch.float64, copy=True)  # in place from here: making memory takes longer than the arithmetic
+        mean = values.mean(dim=0)
+        values -= mean
+        std = torch.linalg.vector_norm(values, dim=0) / math.sqrt(len(values)) + SMALLEST_STD
         if not std.isfinite().all():
             raise ValueError("Features are infinite or not a number, and finite ones were needed: check the model's weights.")
-        return cls(mean, std)
+        values /= std
+        return cls(mean, std), values
 
     def apply(self, features: Tensor) -> Tensor:
         """float64 (N, D)."""
@@ -63,8 +66,9 @@ class Spectrum:
 class RidgeProblem:
     """Solved for one strength of the penalty; or decomposed, after which weights for any strength cost a product of matrices.
 
-    With Z the standardised features and the constant one, and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or
-    Z'(ZZ' + l2)^-1 Y, which are equal; whichever matrix is smaller is taken.
+    With Z the standardised features and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or Z'(ZZ' + l2)^-1 Y, which are
+    equal; whichever matrix is smaller is taken. The constant feature is solved for by itself: every column of Z adds up to 0,
+    so it is orthogonal to all of them.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -72,14 +76,13 @@ class RidgeProblem:
         require_one_class_each(labels, num_classes, "The labels")
         if len(features) != len(labels):
             raise ValueError(f"{len(features)} rows of features but {len(labels)} labels: give as many of each.")
-        self.standardiser = Standardiser.fit(features)
-        self.z = z = F.pad(self.standardiser.apply(features), (0, 1), value=CONSTANT_FEATURE)  # (N, D + 1)
+        self.standardiser, self.z = Standardiser.fit_and_apply(features)
         self.labels, self.num_classes = labels, num_classes
-        self.is_primal = z.shape[0] >= z.shape[1]
-        self.products = z.T @ z if self.is_primal else z @ z.T
+        self.is_primal = len(features) >= features.shape[1]
+        self.products = self.z.T @ self.z if self.is_primal else self.z @ self.z.T
         self.spectrum: Spectrum | None = None
 
-    def decompose(self) -> "Spectrum":
+    def decompose(self) -> Spectrum:
         """Once, for several strengths: it takes as long as some ten solutions by themselves."""
         if self.spectrum is None:
             eigenvalues, vectors = torch.linalg.eigh(self.products)
@@ -92,21 +95,27 @@ class RidgeProblem:
 
     def multiply_targets(self, rows: Tensor) -> Tensor:
         """rows' Y (M, K) of rows (N, M). Targets are 1 at one class and -1 at all others, so sums over classes are enough."""
-        sums = rows.new_zeros(self.num_classes, rows.shape[1]).index_add_(0, self.labels, rows)
+        sums = sum_by_class(rows, self.labels, self.num_classes)
         return (2 * sums - rows.sum(dim=0)).T
 
-    def solve(self, l2: float) -> Tensor:
-        """Weights float64 (D + 1, K), the last row that of the constant feature."""
+    def solve(self, l2: float) -> tuple[Tensor, Tensor]:
+        """Weights float64 (D, K) and biases float64 (K), for standardised features."""
         if not (l2 > 0 and math.isfinite(l2)):
             raise ValueError(f"l2={l2} must be a finite number above 0, as 1024.")
+        sums = 2 * torch.bincount(self.labels, minlength=self.num_classes).double() - len(self.labels)  # of the targets
+        bias = self.get_constant_share(l2) * sums
         if self.spectrum is not None:
-            return (self.spectrum.left / (self.spectrum.values + l2)) @ self.spectrum.right
+            return (self.spectrum.left / (self.spectrum.values + l2)) @ self.spectrum.right, bias
         penalised = self.products.clone()
         penalised.diagonal().add_(l2)
         factor = torch.linalg.cholesky(penalised)
         if self.is_primal:
-            return torch.cholesky_solve(self.multiply_targets(self.z), factor)
-        return self.z.T @ torch.cholesky_solve(self.build_targets(), factor)
+            return torch.cholesky_solve(self.multiply_targets(self.z), factor), bias
+        return self.z.T @ torch.cholesky_solve(self.build_targets(), factor), bias
+
+    def get_constant_share(self, l2: float) -> float:
+        """How far each image decides the bias: 1 / N but for the penalty on the weight of the constant feature."""
+        return CONSTANT_FEATURE**2 / (len(self.labels) * CONSTANT_FEATURE**2 + l2)
 
     def build_targets(self) -> Tensor:
         """float64 (N, K)."""
@@ -115,19 +124,21 @@ class RidgeProblem:
     def predict_left_out(self, l2: float) -> Tensor:
         """Scores float64 (N, K) of each image by the weights that were fitted without it: no second fit is needed for that."""
         shares = self.leverages / (self.decompose().values + l2)
-        leverage = shares.sum(dim=1, keepdim=True)  # how far an image decides its own score
-        return (self.z @ self.solve(l2) - leverage * self.build_targets()) / (1 - leverage)
+        leverage = shares.sum(dim=1, keepdim=True) + self.get_constant_share(l2)  # how far an image decides its own score
+        weights, bias = self.solve(l2)
+        return (self.z @ weights + bias - leverage * self.build_targets()) / (1 - leverage)
 
     @cached_property
     def leverages(self) -> Tensor:
-        """(N, N or D + 1): of each image along each eigenvector."""
+        """(N, N or D): of each image along each eigenvector."""
         spectrum = self.decompose()
         return (self.z @ spectrum.vectors).square_() if self.is_primal else spectrum.vectors.square() * spectrum.values
 
 
-def compute_scores(features: Tensor, standardiser: Standardiser, weights: Tensor) -> Tensor:
-    """float64 (N, K): how much each class is the answer, from features as they come."""
-    return standardiser.apply(features) @ weights[:-1] + CONSTANT_FEATURE * weights[-1]
+def sum_by_class(rows: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """(K, M) of rows (N, M); many times faster than `index_add_`."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    return F.embedding_bag(labels.argsort(stable=True), rows, counts.cumsum(dim=0) - counts, mode="sum")
 
 
 def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
