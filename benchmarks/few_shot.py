@@ -1,8 +1,9 @@
 """The closed form behind few-shot accuracy beside scikit-learn's Ridge: `python benchmarks/few_shot.py`.
 
-10,000 images, 768 features, 1000 classes, in double precision: one strength of the penalty, and a sweep of eight. Ours starts
-from features as they come and standardises them; scikit-learn is given them standardised, with the constant feature, and its
-own choice of solver. Both must come to the same weights. A minute on two cores; `--json FILE` keeps the figures.
+10,000 images, 768 features, 1000 classes, in double precision: one strength of the penalty, and a sweep of eight. Both start
+from features as they come; for scikit-learn, which has its own choice of solver, NumPy standardises them once and adds the
+constant one. A third contestant is scikit-learn with that work done before the clock starts. All must come to the same
+weights. A minute on two cores; `--json FILE` keeps the figures.
 """
 
 from dataclasses import asdict
@@ -19,9 +20,9 @@ from torch.nn import functional as F
 from measure import Figure, Step, build_table, compute_figures, measure
 from peers import OURS
 from vitrine.core.files import write_json
-from vitrine.evaluate.ridge import CONSTANT_FEATURE, RidgeProblem, Standardiser
+from vitrine.evaluate.ridge import CONSTANT_FEATURE, SMALLEST_STD, RidgeProblem
 
-PEER = "scikit-learn"
+PEER, PREPARED = "scikit-learn", "scikit-learn, prepared"
 SWEEP = tuple(4.0**power for power in range(8))
 NEEDED = {1: 2.0, len(SWEEP): 5.0}  # how many times faster we are to be
 TOLERANCE = 1e-6
@@ -54,8 +55,8 @@ def main(
 
 
 def build_steps(features: Tensor, labels: Tensor, num_classes: int, l2s: tuple[float, ...]) -> dict[str, Step]:
-    z = F.pad(Standardiser.fit_and_apply(features)[1], (0, 1), value=CONSTANT_FEATURE).numpy()
     targets = 2.0 * F.one_hot(labels, num_classes).double().numpy() - 1
+    prepared = standardise(features)
 
     def ours() -> list[np.ndarray]:
         problem = RidgeProblem(features, labels, num_classes)
@@ -63,15 +64,22 @@ def build_steps(features: Tensor, labels: Tensor, num_classes: int, l2s: tuple[f
             problem.decompose()
         return [problem.solve(l2)[0].numpy() for l2 in l2s]
 
-    def theirs() -> list[np.ndarray]:
+    def solve_prepared(z: np.ndarray = prepared) -> list[np.ndarray]:
         return [Ridge(alpha=l2, fit_intercept=False).fit(z, targets).coef_.T[:-1] for l2 in l2s]
 
-    return {OURS: ours, PEER: theirs}
+    return {OURS: ours, PREPARED: solve_prepared, PEER: lambda: solve_prepared(standardise(features))}
+
+
+def standardise(features: Tensor) -> np.ndarray:
+    """As the released code does it, with the constant feature behind."""
+    values = features.numpy().astype(np.float64)
+    standardised = (values - values.mean(axis=0)) / (values.std(axis=0) + SMALLEST_STD)
+    return np.column_stack([standardised, np.full(len(values), CONSTANT_FEATURE)])
 
 
 def compute_difference(steps: dict[str, Step]) -> float:
-    ours, theirs = (np.array(step()) for step in steps.values())
-    difference = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+    ours, *others = (np.array(step()) for step in steps.values())
+    difference = max(float(np.abs(ours - theirs).max() / np.abs(theirs).max()) for theirs in others)
     if difference > TOLERANCE:
         raise SystemExit(f"The weights differ by {difference:.1e} of the largest, and at most {TOLERANCE:g} was expected.")
     return difference

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -166,13 +167,13 @@ def build_contestants(network: Network, peers: list[Peer]) -> dict[str, nn.Modul
 
 
 def load_module(name: str) -> Any:
-    if name.startswith(("timm", "torchvision")):
+    if find_spec("torchvision") is not None:
         load_torchvision()
     return import_module(name)
 
 
 def load_torchvision() -> None:
-    """Import torchvision, which timm imports, also where its compiled operators do not load.
+    """Import torchvision, which timm and transformers import, also where its compiled operators do not load.
 
     Its Python part then stops at describing two operators that nobody registered. Timm's ViT uses neither, so declaring
     them is enough. Where the operators do load, declaring them again would be an error: hence only after the failure.
