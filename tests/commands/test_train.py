@@ -75,7 +75,7 @@ def test_the_same_command_again_reads_what_is_finished(digits: Path, capsys: pyt
 def test_another_recipe_in_the_same_folder_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = fail(capsys, "digits", *SHORT, "--out", digits, "--seed", 1, "--optim.learning-rate", 0.5, "--augment.flip")
     assert sentence == (
-        f"{digits} holds a run of another recipe (augment.flip was False and is True, optim.learning_rate was 0.001 and is "
+        f"{digits} holds a run of another recipe (augment.flip was False and is True, optim.learning_rate was 0.003 and is "
         "0.5, seed was 0 and is 1): give the same to resume it, or another folder by --out."
     )
 
