@@ -34,6 +34,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/forward.py
 	$(BENCH)/bin/python benchmarks/train_step.py
 	$(BENCH)/bin/python benchmarks/fit.py
+	$(BENCH)/bin/python benchmarks/masked_patches.py
 	$(BENCH)/bin/python benchmarks/step_memory.py
 	$(BENCH)/bin/python benchmarks/loader.py
 	$(BENCH)/bin/python benchmarks/few_shot.py

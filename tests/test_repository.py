@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipe": {"core", "data", "models", "objectives", "train", "evaluate"},
     "recipes": {"recipe", "core", "data", "models", "objectives", "train", "evaluate"},
     "run": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "recipe"},
+    "inspection": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "run"},
     "studies": {"core", "recipe", "run"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}

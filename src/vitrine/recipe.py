@@ -13,7 +13,7 @@ from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
 from vitrine.data.mixing import Mixing
 from vitrine.evaluate.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.objectives.config import SupervisedConfig
+from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
 from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
 HeadInit = Literal["zero", "ridge", "discriminant"]
@@ -31,7 +31,10 @@ class Recipe:
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     mixing: Mixing = field(default_factory=Mixing)
+    objective: ObjectiveKind = "supervised"
+    """Learning from labels, or without any by predicting patches that were masked."""
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
+    masked_patches: MaskedPatchesConfig = field(default_factory=MaskedPatchesConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     epochs: float | None = None
     """Length of the run by the data."""
@@ -54,6 +57,13 @@ class Recipe:
         self._check_length()
         if self.polyak_factor is not None and not 0 < self.polyak_factor < 1:
             raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, as 0.9999.")
+        if self.objective == "masked-patches":
+            self._check_unlabelled()
+        elif self.masked_patches != MaskedPatchesConfig():
+            raise ValueError(
+                "masked_patches has settings of predicting patches, which objective='supervised' does not: take "
+                "objective='masked-patches', or leave them out."
+            )
         if self.head_init != "zero" and self.model.checkpoint is None:
             raise ValueError(
                 f"head_init={self.head_init!r} is for a checkpoint's features: give model.checkpoint, or leave it out."
@@ -71,6 +81,17 @@ class Recipe:
             raise ValueError(
                 f"machine.accumulation_steps={self.machine.accumulation_steps} must divide "
                 f"loader.batch_size={self.loader.batch_size}."
+            )
+
+    def _check_unlabelled(self) -> None:
+        for name, is_vain in (("mixing", self.mixing.is_on), (f"head_init={self.head_init!r}", self.head_init != "zero")):
+            if is_vain:
+                raise ValueError(
+                    f"{name} is for learning from labels, which objective='masked-patches' does not: leave it out."
+                )
+        if self.supervised != SupervisedConfig():
+            raise ValueError(
+                "supervised has settings of learning from labels, which objective='masked-patches' does not: leave them out."
             )
 
     def _check_length(self) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.filling import fill_randomly
-from vitrine.models.patches import PatchEmbedding, cut_patches
+from vitrine.models.patches import PatchEmbedding, cut_patches, join_patches
 
 
 @pytest.mark.parametrize(("size", "patch_size"), [((48, 80), 16), ((45, 30), 14), ((7, 9), 1), ((5, 5), 5)])
@@ -24,3 +24,8 @@ def test_patches_are_cut_in_raster_order() -> None:
     patches = cut_patches(images, 2)
     assert patches.shape == (1, 6, 8)
     assert torch.equal(patches[0, 4], images[0, :, 2:4, 2:4].flatten())
+
+
+def test_joined_patches_are_the_image() -> None:
+    images = torch.rand(2, 3, 8, 12)
+    assert torch.equal(join_patches(cut_patches(images, 4), (2, 3), 4), images)

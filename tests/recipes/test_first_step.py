@@ -14,13 +14,15 @@ from PIL import Image
 
 from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.save import save_model
 from vitrine.models.cost import compute_cost
 from vitrine.models.registry import build_empty, build_model
-from vitrine.objectives.supervised import Supervised
+from vitrine.objectives.objective import Objective
 from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.table import RECIPES, TRANSFERS, Transfer
 from vitrine.run import run
+from vitrine.run.objective import build_objective
 from vitrine.train.metrics_file import read_records
 from vitrine.train.optimizer import build_optimizer, clip_gradients, set_rate
 
@@ -79,7 +81,9 @@ def reduce(recipe: Recipe, images: Path) -> Recipe:
 
 
 def compute_first_loss(recipe: Recipe) -> float:
-    """Of a head of zeros: all classes are equally likely, or each as likely as its bias says."""
+    """Of a head of zeros: all classes are equally likely, or each as likely as its bias says; all colours as well."""
+    if recipe.objective == "masked-patches":
+        return math.log(512)
     if recipe.supervised.loss == "softmax":
         return math.log(NUM_CLASSES)
     bias = recipe.model.head_bias or 0.0
@@ -124,7 +128,10 @@ def test_a_large_recipe_has_a_network_and_an_optimizer(name: str) -> None:
     """On the meta device, which holds names and shapes and no numbers."""
     recipe = RECIPES[name]()
     objective = build_without_memory(recipe)
-    assert sum(parameter.numel() for parameter in objective.parameters()) == NUM_PARAMETERS[name]
+    num_parameters = NUM_PARAMETERS[name]
+    if recipe.objective == "masked-patches":  # for 3 classes there are 512 colours, and a mask
+        num_parameters += (512 - NUM_CLASSES) * (768 + 1) + 768
+    assert sum(parameter.numel() for parameter in objective.parameters()) == num_parameters
     groups = build_optimizer(objective, recipe.optim).param_groups
     assert sorted(id(tensor) for group in groups for tensor in group["params"]) == sorted(map(id, objective.parameters()))
     assert {group["weight_decay"] for group in groups} == {0.0, recipe.optim.weight_decay}
@@ -147,6 +154,8 @@ def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
     optimizer.step()
 
 
-def build_without_memory(recipe: Recipe) -> Supervised:
-    config = recipe.model.resolve(NUM_CLASSES)
-    return Supervised(build_empty(config), build_inception_preprocessing(config.image_size), recipe.supervised)
+def build_without_memory(recipe: Recipe) -> Objective:
+    config = recipe.model.resolve(NUM_CLASSES if recipe.objective == "supervised" else 0)
+    start = Checkpoint(build_empty(config), build_inception_preprocessing(config.image_size), None, {})
+    with torch.device("meta"):
+        return build_objective(recipe, start)

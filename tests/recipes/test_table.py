@@ -58,9 +58,10 @@ def test_every_recipe_says_what_it_is(name: str) -> None:
 def test_every_transfer_says_what_it_is(transfer: str) -> None:
     function = TRANSFERS[transfer].build
     summary, expectation = describe(function)
-    assert summary.startswith("A checkpoint on ")
+    assert summary.startswith(("A checkpoint on ", "A small checkpoint on "))
     assert any(length in summary for length in ("epochs", "steps"))
     assert expectation
+    assert "PENDING" not in expectation
     assert (inspect.getdoc(function) or "").splitlines()[-1] == f"    vitrine finetune MODEL DATA --recipe {transfer}"
 
 

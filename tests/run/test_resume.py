@@ -272,6 +272,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], int]] = {
     "in mid-epoch": ({}, 7),
     "layers at their rates": ({"optim": {"kind": "sgd", "layer_decay": 0.5, "frozen_blocks": 1}, "polyak_factor": 0.5}, 5),
     "mixed, in parts": ({"mixing": Mixing(mixup=0.4), "machine": MachineConfig(accumulation_steps=2)}, 5),
+    "masked patches": ({"objective": "masked-patches", "polyak_factor": 0.5, "model": {"patch_size": 2}}, 5),
     "dropped last batches": ({"loader": {"last": "drop"}, "optim": {"decay": "rsqrt", "cooldown_steps": 4}}, 6),
 }
 

@@ -28,7 +28,8 @@ from vitrine.data.source import ArraySource, Labels
 from vitrine.data.transforms import Augmentation, Evaluation
 from vitrine.evaluate.classification import count_hits
 from vitrine.models.registry import build_model
-from vitrine.objectives.config import SupervisedConfig
+from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
+from vitrine.objectives.masked_patches import MaskedPatches
 from vitrine.objectives.objective import LossOutput
 from vitrine.objectives.supervised import Supervised
 from vitrine.train.averaging import Average
@@ -68,6 +69,7 @@ class Case:
     optim: OptimConfig = OPTIM
     factor: float | None = 0.9
     precision: Any = "float32"
+    is_masked: bool = False
 
 
 CURVES = {
@@ -75,6 +77,7 @@ CURVES = {
 }
 SHORT = {
     **{name: Case(sharding="fsdp", network=name, optim=QUICK) for name in NETWORKS if name != "vit"},
+    "masked patches": Case(sharding="fsdp", optim=QUICK, is_masked=True),
     "checkpointed": Case(sharding="fsdp", changes={"gradient_checkpointing": True}, optim=QUICK),
     "frozen": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=1)),
     "head alone": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=-1)),
@@ -97,9 +100,14 @@ class Running:
     def __init__(self, runtime: Runtime, case: Case, kind: type[Supervised] = Supervised) -> None:
         torch.manual_seed(0)
         name, settings = NETWORKS[case.network]
-        model = build_model(name, num_classes=len(CLASSES), **(settings | case.changes))
+        num_classes = 0 if case.is_masked else len(CLASSES)
+        model = build_model(name, num_classes=num_classes, **(settings | case.changes))
         self.preprocessing = build_inception_preprocessing(model.config.image_size)
-        self.objective = kind(model, self.preprocessing, SupervisedConfig(), Mixing(mixup=0.3), seed=1)
+        self.objective = (
+            MaskedPatches(model, self.preprocessing, MaskedPatchesConfig(), seed=1)
+            if case.is_masked
+            else kind(model, self.preprocessing, SupervisedConfig(), Mixing(mixup=0.3), seed=1)
+        )
         freeze(self.objective, case.optim)
         machine = MachineConfig(sharding=case.sharding, accumulation_steps=case.accumulation_steps, precision=case.precision)
         self.parallel = Parallel(self.objective, machine, runtime)

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     ERASING = 7
     REPLACEMENT = 8
     MIXING = 9
+    MASKING = 10
 
 
 def mix(keys: np.ndarray) -> np.ndarray:

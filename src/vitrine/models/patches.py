@@ -33,3 +33,10 @@ def cut_patches(images: Tensor, patch_size: int) -> Tensor:
         images = images[:, :, : rows * patch_size, : columns * patch_size]
     cells = images.reshape(b, c, rows, patch_size, columns, patch_size)
     return cells.permute(0, 2, 4, 1, 3, 5).reshape(b, rows * columns, c * patch_size * patch_size)
+
+
+def join_patches(patches: Tensor, grid: tuple[int, int], patch_size: int) -> Tensor:
+    """(B, N, C * P * P) -> (B, C, H, W): what `cut_patches` cut."""
+    b, (rows, columns) = len(patches), grid
+    cells = patches.reshape(b, rows, columns, -1, patch_size, patch_size)
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(b, -1, rows * patch_size, columns * patch_size)

@@ -25,6 +25,8 @@ class Objective(nn.Module):
 
     mean: Tensor
     std: Tensor
+    metric_names: tuple[str, ...] = ("accuracy",)
+    """Of the metrics of every `LossOutput`; the first says how good it is, the higher the better, at most 1."""
 
     def __init__(self, encoder: Model[Any], preprocessing: Preprocessing) -> None:
         super().__init__()

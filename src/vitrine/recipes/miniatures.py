@@ -106,18 +106,7 @@ def cifar10_vit() -> Recipe:
         vitrine train cifar10-vit --data.source DIR
     """
     return Recipe(
-        model=ModelSettings(
-            name="ViT-Ti/16",
-            image_size=32,
-            patch_size=4,
-            width=96,
-            depth=6,
-            num_heads=3,
-            mlp_dim=192,
-            pool="mean",
-            position="sincos-2d",
-            gelu="erf",
-        ),
+        model=CIFAR10_VIT,
         **CIFAR10,
         total_steps=7_000,
     )
@@ -150,6 +139,18 @@ def cifar10_hybrid() -> Recipe:
     )
 
 
+CIFAR10_VIT = ModelSettings(
+    name="ViT-Ti/16",
+    image_size=32,
+    patch_size=4,
+    width=96,
+    depth=6,
+    num_heads=3,
+    mlp_dim=192,
+    pool="mean",
+    position="sincos-2d",
+    gelu="erf",
+)
 CIFAR10: dict[str, Any] = {
     "data": DataConfig(source="cifar10", in_memory=True),
     "loader": LoaderConfig(batch_size=32),

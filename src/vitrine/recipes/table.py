@@ -10,6 +10,7 @@ from vitrine.recipes.bit import BIT_PRETRAINING, HYPERRULE
 from vitrine.recipes.finetune import FINETUNING, TransferRecipe
 from vitrine.recipes.finetune import Transfer as Transfer
 from vitrine.recipes.folder import FOLDER
+from vitrine.recipes.masked import MASKED, MASKED_TRANSFERS
 from vitrine.recipes.miniatures import MINIATURES
 from vitrine.recipes.pretrain import PRETRAINING
 
@@ -18,8 +19,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "imagenet-vit-s16": imagenet_vit_s16,
     **PRETRAINING,
     **BIT_PRETRAINING,
+    **MASKED,
 }
-TRANSFERS: dict[str, TransferRecipe] = {"folder": FOLDER, **FINETUNING, "hyperrule": HYPERRULE}
+TRANSFERS: dict[str, TransferRecipe] = {"folder": FOLDER, **FINETUNING, "hyperrule": HYPERRULE, **MASKED_TRANSFERS}
 
 
 def describe(function: Callable[..., Recipe]) -> tuple[str, str]:

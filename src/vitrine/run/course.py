@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrine.core.runtime import Runtime
-from vitrine.evaluate.classification import Classification
 from vitrine.recipe import Recipe
 from vitrine.run.folder import Standing
 from vitrine.run.stopping import Stop
@@ -21,8 +20,8 @@ class Actions:
     """What a course calls. Evaluating and saving are done by all processes together, reporting by the main one."""
 
     report: Callable[[int, Record], None]
-    evaluate: Callable[[TrainState], tuple[Classification, Record]] | None
-    """The accuracy that the best is chosen by, and all that was measured; None: there is nothing to evaluate on."""
+    evaluate: Callable[[TrainState], tuple[float, Record]] | None
+    """What the best is chosen by, the higher the better, and all that was measured; None: there is nothing to evaluate on."""
     save: Callable[[TrainState, Standing], None]
     save_best: Callable[[TrainState], None]
     say: Callable[[str], None]
@@ -105,11 +104,11 @@ class Course:
 
     def evaluate(self, state: TrainState) -> None:
         assert self.actions.evaluate is not None
-        found, record = self.actions.evaluate(state)
+        score, record = self.actions.evaluate(state)
         self.actions.report(state.step, record)
         standing, patience = self.standing, self.recipe.evaluation.patience
-        if standing.best is None or found.top1 > standing.best:
-            standing.best, standing.best_step, standing.num_worse = found.top1, state.step, 0
+        if standing.best is None or score > standing.best:
+            standing.best, standing.best_step, standing.num_worse = score, state.step, 0
             self.actions.save_best(state)
         else:
             standing.num_worse += 1

@@ -32,7 +32,8 @@ class RunData:
 def open_run_data(recipe: Recipe) -> RunData:
     config, evaluation = recipe.data, recipe.evaluation
     train, held_out = open_configured(config)
-    require_labels(train, recipe)
+    if recipe.objective == "supervised":
+        require_labels(train, recipe)
     splits = find_data(config.source).splits
     watched, watched_name = held_out, "held_out"
     if watched is None:
@@ -40,7 +41,8 @@ def open_run_data(recipe: Recipe) -> RunData:
     require_watched(watched, train, recipe)
     test_split = "test" if "test" in splits else "val"
     chosen_on = watched_name if evaluation.patience is not None else None  # what was chosen on some images says nothing on them
-    test = open_other(config, test_split, splits) if evaluation.test and test_split != chosen_on else None
+    is_tested = evaluation.test and test_split != chosen_on and recipe.objective == "supervised"
+    test = open_other(config, test_split, splits) if is_tested else None
     for source, split in ((watched, watched_name), (test, test_split)):
         if source is not None and source.class_names != train.class_names:
             raise ValueError(
@@ -60,6 +62,8 @@ def require_watched(watched: Source | None, train: Source, recipe: Recipe) -> No
         )
     if shots == 0:
         return
+    if len(train.class_names) < 2:
+        raise ValueError(f"evaluation.few_shot={shots} needs labels of two or more classes: leave it out.")
     if train.labels.has_several:
         raise ValueError("evaluation.few_shot needs images with one label each: leave it out.")
     counts = np.bincount(train.labels.values, minlength=len(train.class_names))

@@ -15,12 +15,12 @@ from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.cost import compute_cost
 from vitrine.models.registry import build_empty
-from vitrine.objectives.supervised import Supervised
 from vitrine.recipe import Recipe
 from vitrine.run.course import Actions, Course
 from vitrine.run.data import RunData, open_run_data
 from vitrine.run.folder import RunFolder, Saved, Standing, load_saved
 from vitrine.run.measuring import Measurer
+from vitrine.run.objective import build_objective
 from vitrine.run.reporting import Reporter, open_reporter
 from vitrine.run.start import build_start, rebuild, set_fitted_head
 from vitrine.run.stopping import Stop, stop_on_signals
@@ -75,8 +75,7 @@ class Run:
         saved = find_saved(folder, runtime)
         self.standing = Standing() if saved is None else saved.standing
         self.start = begin(recipe, self.data, runtime) if saved is None else resume(saved, recipe)
-        mixing = recipe.mixing if recipe.mixing.is_on else None
-        objective = Supervised(self.start.model, self.start.preprocessing, recipe.supervised, mixing, recipe.seed)
+        objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
         average = None if recipe.polyak_factor is None else Average(objective, recipe.polyak_factor)
@@ -103,10 +102,10 @@ class Run:
         return self.summarise(is_finished, stop.signal, test)
 
     def fit(self, stop: Stop, reporter: Reporter) -> None:
-        def evaluate(state: TrainState) -> tuple[Classification, Record]:
-            found, record = self.measurer.watch(state)
+        def evaluate(state: TrainState) -> tuple[float, Record]:
+            score, record = self.measurer.watch(state)
             reporter.say(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in record.items()))
-            return found, record
+            return score, record
 
         actions = Actions(
             report=reporter.report,
@@ -169,7 +168,7 @@ class Run:
         model = build_empty(replace(self.start.model.config, gradient_checkpointing=False))
         model.load_state_dict(weights, assign=True)
         provenance = {**self.start.provenance, "trained_by": f"vitrine {vitrine.__version__}", "step": step}
-        return Checkpoint(model.eval(), self.start.preprocessing, self.data.class_names, provenance)
+        return Checkpoint(model.eval(), self.start.preprocessing, self.start.class_names, provenance)
 
     def save(self, state: TrainState, standing: Standing) -> None:
         checkpoint, training = self.gather_checkpoint(state.step), gather_training(state)
@@ -210,7 +209,7 @@ class Run:
 
 
 def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
-    start = build_start(recipe, data.class_names)
+    start = build_start(recipe, data.class_names if recipe.objective == "supervised" else ())
     if recipe.head_init != "zero":
         set_fitted_head(start, data.train, recipe, runtime.device)
     return start

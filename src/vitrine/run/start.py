@@ -28,7 +28,8 @@ MAX_FITTED_IMAGES = 20_000  # more change the solution little and cost a pass ov
 
 
 def build_start(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
-    """The model before its first step, with the preprocessing and class names that will be saved with it."""
+    """The model before its first step, with the preprocessing and class names that will be saved with it; without names it
+    has no head."""
     seed_generators(recipe.seed, INITIALISATION)
     start = load_start(recipe, class_names) if recipe.model.checkpoint else build_fresh(recipe, class_names)
     resize = recipe.evaluation.resize
@@ -42,9 +43,8 @@ def build_start(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
 def build_fresh(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
     config = recipe.model.resolve(len(class_names))
     model = build_model(replace(config, gradient_checkpointing=recipe.machine.gradient_checkpointing))
-    return Checkpoint(
-        model, build_preprocessing(recipe, config), class_names, {"source": f"{recipe.model.name}, fresh weights"}
-    )
+    provenance = {"source": f"{recipe.model.name}, fresh weights"}
+    return Checkpoint(model, build_preprocessing(recipe, config), class_names or None, provenance)
 
 
 def build_preprocessing(recipe: Recipe, config: ModelConfig) -> Preprocessing:
@@ -64,7 +64,9 @@ def load_start(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
         if getattr(settings, name) is not None:
             changes[name] = getattr(settings, name)
     model = rebuild(loaded.model, **changes)
-    return Checkpoint(model, loaded.preprocessing, class_names, {"source": settings.checkpoint, "from": loaded.provenance})
+    return Checkpoint(
+        model, loaded.preprocessing, class_names or None, {"source": settings.checkpoint, "from": loaded.provenance}
+    )
 
 
 def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:

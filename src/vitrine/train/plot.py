@@ -53,7 +53,11 @@ def is_loss(name: str) -> bool:
 
 
 def is_accuracy(name: str) -> bool:
-    return name == "accuracy" or name.startswith("few_shot_") or (is_evaluated(name) and name.endswith(("_top1", "_top5")))
+    return (
+        name == "accuracy"
+        or name.startswith("few_shot_")
+        or (is_evaluated(name) and name.endswith(("_top1", "_top5", "_accuracy", "_explained")))
+    )
 
 
 def collect_curves(records: Sequence[Record], is_wanted: Callable[[str], bool], scale: float = 1.0) -> Curves:

@@ -59,6 +59,17 @@ def gather_training(state: TrainState) -> Tensors:
     return {**weights, **optimizer}
 
 
+def select_beside(training: Tensors) -> Tensors:
+    """Of what `gather_training` gave, the weights that are not the encoder's: averaged, if there is an average."""
+    found = {
+        name.removeprefix(kind): tensor
+        for kind in (WEIGHTS, AVERAGE)
+        for name, tensor in training.items()
+        if name.startswith(kind)
+    }
+    return {name: tensor for name, tensor in found.items() if not name.startswith(ENCODER)}
+
+
 def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
     """What `gather_model` and `gather_training` gave, put back where it came from; the step is the caller's."""
     weights = {f"{ENCODER}{name}": tensor for name, tensor in model.items()}

@@ -1,0 +1,1 @@
+"""Looking inside: the paper's figures from any checkpoint."""
