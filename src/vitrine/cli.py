@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),
     "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),
     "finetune": ("vitrine.commands.finetune:finetune", "a checkpoint to your own images, in one line"),
+    "inspect": (
+        "vitrine.commands.inspect:inspect",
+        "the attention, positions, filters and features of a model, on a page",
+    ),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
     "predict": ("vitrine.commands.predict:predict", "the most likely classes of your images"),
     "probe": ("vitrine.commands.probe:probe", "logistic regression, neighbours and class means on frozen features"),

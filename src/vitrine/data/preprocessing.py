@@ -97,12 +97,18 @@ class Preprocessing:
         if height * width > MAX_RESIZED_PIXELS:
             # Of a long strip only what will be left is computed. Not for every image: Pillow keeps the box in float32,
             # so up to one value in a hundred would be one off what resizing first gives everybody else.
-            across, down = image.width / width, image.height / height
-            box = (left * across, top * down, min(right * across, image.width), min(bottom * down, image.height))
-            return image.resize((self.crop[1], self.crop[0]), resample, box=box)
+            return image.resize((self.crop[1], self.crop[0]), resample, box=self.compute_box(image.height, image.width))
         if image.size != (width, height):
             image = image.resize((width, height), resample)
         return image if (height, width) == self.crop else image.crop((left, top, right, bottom))
+
+    def compute_box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """What the model sees of an image of this size: left, top, right and bottom in its own pixels."""
+        resized = self.compute_resized_size(height, width)
+        down, across = height / resized[0], width / resized[1]
+        top, left = (resized[0] - self.crop[0]) // 2, (resized[1] - self.crop[1]) // 2
+        right, bottom = min((left + self.crop[1]) * across, width), min((top + self.crop[0]) * down, height)
+        return left * across, top * down, right, bottom
 
     def compute_resized_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width before the crop, which always fits: where it would not, the image is scaled until it does."""

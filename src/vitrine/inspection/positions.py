@@ -1,0 +1,58 @@
+"""How alike position embeddings are (arXiv:2010.11929, figures 7 and 10), by the cosine of their angle.
+
+Shapes: R rows and S columns of patches, N = R * S, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.models.model import Model
+from vitrine.models.positions import AddedPositions, RelativePositions
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """Of the positions of one table, in -1..1."""
+
+    title: str
+    """Where the table is: all layers, or one of them."""
+    patches: np.ndarray | None
+    """(R, S, R, S): of each patch with every other; None for relative positions, which belong to no patch."""
+    readout: np.ndarray | None
+    """(rows, R, S): of the class token's row, and a distillation token's, with every patch; None where they have none."""
+    offsets: np.ndarray | None = None
+    """(2N - 1, 2N - 1): of relative positions, each offset with every other, from the furthest back to the furthest ahead."""
+
+
+def compute_similarities(model: Model[Any]) -> list[Similarities]:
+    """One for each table of positions that the model has: none, one, or one for each layer."""
+    found: list[Similarities] = []
+    tables = [module for module in model.modules() if isinstance(module, AddedPositions)]
+    with torch.no_grad():
+        for index, table in enumerate(tables):
+            title = "all layers" if len(tables) == 1 else f"layer {index}"
+            found.append(compare_added(title, table, next(model.parameters())))
+        relative = [module for module in model.modules() if isinstance(module, RelativePositions)]
+        for index, offsets in enumerate(relative):
+            found.append(compare_offsets(f"layer {index}", offsets))
+    return found
+
+
+def compare_added(title: str, positions: AddedPositions, like: Tensor) -> Similarities:
+    table = F.normalize(positions.compute_table(like).double(), dim=1)
+    readout, patches = table.split([positions.num_rows, len(table) - positions.num_rows])
+    rows = (readout @ patches.T).unflatten(1, positions.grid).cpu().numpy() if positions.num_rows > 0 else None
+    alike = (patches @ patches.T).reshape(*positions.grid, *positions.grid)
+    return Similarities(title, alike.cpu().numpy(), rows)
+
+
+def compare_offsets(title: str, positions: RelativePositions) -> Similarities:
+    """Those between patches; the outermost, which lead from the class token, are left out."""
+    count = len(positions.offsets)
+    table = F.normalize(positions.offsets[positions.num_rows : count - positions.num_rows].double(), dim=1)
+    return Similarities(title, None, None, (table @ table.T).cpu().numpy())
