@@ -1,8 +1,8 @@
 """What predicting masked patches costs beside the encoder alone: `python benchmarks/masked_patches.py`.
 
 Forward and backward pass of ViT-Ti/16 at 224 pixels from bytes on, for each of the three targets; the encoder alone ends in the
-mean of its patch tokens. Drawing the masks, reading the targets and the gradients of the prediction are all in it. A few minutes
-on two cores; `--json FILE` keeps the figures.
+mean of its patch tokens. Drawing the masks, reading the targets and the gradients of the prediction are all in it. A few
+minutes on two cores; `--json FILE` keeps the figures.
 """
 
 from dataclasses import asdict
@@ -40,7 +40,9 @@ def main(rounds: int = 10, batch_size: int = 16, threads: int = 2, json: Path | 
     for figure in figures:
         if figure.name in NEEDED:
             verdict = "met" if figure.ratio <= NEEDED[figure.name] else "missed"
-            console.print(f"{figure.name}: {figure.ratio:.3f} times the encoder alone (needs <= {NEEDED[figure.name]:g}: {verdict})")
+            console.print(
+                f"{figure.name}: {figure.ratio:.3f} times the encoder alone (needs <= {NEEDED[figure.name]:g}: {verdict})"
+            )
     if json is not None:
         write_json(json, {"torch": torch.__version__, "threads": threads, "figures": [asdict(figure) for figure in figures]})
 

@@ -36,7 +36,7 @@ class Picture:
 
 
 def light(picture: Picture, heat: np.ndarray) -> np.ndarray:
-    """The picture, from dark where there is least of `heat` to bright where there is most; dark also what the model cannot see."""
+    """The picture, from dark where there is least of `heat` to bright where there is most; dark too where the model is blind."""
     from PIL import Image
 
     height, width = picture.pixels.shape[:2]
@@ -50,12 +50,15 @@ def light(picture: Picture, heat: np.ndarray) -> np.ndarray:
 
 
 def draw_rollouts(pictures: Sequence[Picture], heats: Sequence[np.ndarray], path: Path) -> None:
-    """Each image beside the same one lit by what the output holds of it."""
-    pairs = [(picture, light(picture, heat)) for picture, heat in zip(pictures, heats, strict=True)]
-    figure, panels = make_panels(len(pairs), 2, [get_aspect(picture.pixels) for picture in pictures])
-    for row, (picture, lit) in enumerate(pairs):
+    """Each image, the same one lit by what the output holds of it, and that by itself, where the model sees."""
+    figure, panels = make_panels(len(pictures), 3, [get_aspect(picture.pixels) for picture in pictures])
+    for row, (picture, heat) in enumerate(zip(pictures, heats, strict=True)):
         show(panels[row, 0], picture.pixels)
-        show(panels[row, 1], lit)
+        show(panels[row, 1], light(picture, heat))
+        height, width = picture.pixels.shape[:2]
+        left, top, right, bottom = (share * side for share, side in zip(picture.box, (width, height) * 2, strict=True))
+        panels[row, 2].imshow(heat, cmap="inferno", interpolation="nearest", extent=(left, right, bottom, top))
+        panels[row, 2].set(xlim=(0, width), ylim=(height, 0))
         panels[row, 0].set_ylabel(shorten(picture.name), fontsize=8, parse_math=False)
     save_figure(figure, path)
 

@@ -1,0 +1,57 @@
+"""Whether looking at more images takes more memory: `python benchmarks/inspect_memory.py`.
+
+The largest memory of a process that inspects ViT-L/16 at 512 pixels (1025 tokens, maps of 67 MB a layer) on 2 images, and of
+another on 4. Some minutes on two cores.
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tyro
+from PIL import Image
+
+MOST_MORE = 1.02  # twice the images may take that many times the memory
+
+
+def main(model: str = "ViT-L/16", image_size: int = 512, counts: tuple[int, ...] = (2, 4)) -> None:
+    peaks = []
+    for count in counts:
+        command = [sys.executable, __file__, "--model", model, "--image-size", str(image_size), "--counts", "0", str(count)]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        print(f"{model} at {image_size} pixels, {count} images: {peaks[-1] / 1e6:.0f} MB at most")
+    ratio = peaks[-1] / peaks[0]
+    print(f"{ratio:.3f} times as much (needs <= {MOST_MORE}: {'met' if ratio <= MOST_MORE else 'missed'})")
+
+
+def inspect(model: str, image_size: int, count: int) -> None:
+    """In a process of its own: prints the bytes that it took at most."""
+    from vitrine.data.preprocessing import build_inception_preprocessing
+    from vitrine.formats.checkpoint import Checkpoint
+    from vitrine.inspection.config import InspectConfig, RolloutConfig
+    from vitrine.inspection.inspect import inspect_model
+    from vitrine.models.registry import build_model
+
+    built = build_model(model, image_size=image_size, num_classes=0)
+    checkpoint = Checkpoint(built, build_inception_preprocessing(built.config.image_size), None, {})
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.png" for number in range(count)]
+        for number, path in enumerate(paths):
+            pixels = np.random.default_rng(number).integers(0, 256, (image_size, image_size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+        inspect_model(checkpoint, paths, InspectConfig(), RolloutConfig())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def run(model: str = "ViT-L/16", image_size: int = 512, counts: tuple[int, ...] = (2, 4)) -> None:
+    if counts[0] == 0:  # one of the processes
+        inspect(model, image_size, counts[1])
+    else:
+        main(model, image_size, counts)
+
+
+if __name__ == "__main__":
+    tyro.cli(run, description=__doc__)
