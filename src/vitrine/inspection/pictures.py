@@ -36,7 +36,7 @@ class Picture:
 
 
 def light(picture: Picture, heat: np.ndarray) -> np.ndarray:
-    """The picture, from dark where there is least of `heat` to bright where there is most; dark too where the model is blind."""
+    """The picture, dark where there is least of `heat`, bright where there is most; dark too where the model does not see."""
     from PIL import Image
 
     height, width = picture.pixels.shape[:2]
