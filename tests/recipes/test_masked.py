@@ -32,7 +32,7 @@ def test_every_one_learns_without_labels(name: str) -> None:
 
 def test_fine_tuning_is_the_training_from_scratch_but_for_where_it_begins() -> None:
     transfer = Transfer("checkpoint", "cifar10", num_images=10_000, image_area=32 * 32, num_classes=10)
-    scratch = with_changes(cifar10_vit(), total_steps=2_500)
+    scratch = with_changes(cifar10_vit(), total_steps=2_000)
     tuned = cifar10_small(transfer)
     assert tuned.model.checkpoint == "checkpoint"
     assert with_changes(scratch, model=tuned.model) == tuned

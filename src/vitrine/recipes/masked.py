@@ -35,23 +35,23 @@ def jft_masked_vit_b16() -> Recipe:
 
 
 def cifar10_masked() -> Recipe:
-    """The ViT of `cifar10-vit` on CIFAR-10 without labels, 32 px, for 2,500 steps.
+    """The ViT of `cifar10-vit` on CIFAR-10 without labels, 32 px, for 2,000 steps.
 
     Expect PENDING.
 
         vitrine train cifar10-masked --data.source DIR
     """
-    return Recipe(model=CIFAR10_VIT, **CIFAR10, objective="masked-patches", total_steps=2_500)
+    return Recipe(model=CIFAR10_VIT, **CIFAR10, objective="masked-patches", total_steps=2_000)
 
 
 def cifar10_small(transfer: Transfer) -> Recipe:
-    """A small checkpoint on CIFAR-10 for 2,500 steps at its own resolution, as `cifar10-vit` learns from scratch.
+    """A small checkpoint on CIFAR-10 for 2,000 steps at its own resolution, as `cifar10-vit` learns from scratch.
 
     Expect PENDING.
 
         vitrine finetune MODEL DATA --recipe cifar10-small
     """
-    recipe = Recipe(model=ModelSettings(checkpoint=transfer.checkpoint), **CIFAR10, total_steps=2_500)
+    recipe = Recipe(model=ModelSettings(checkpoint=transfer.checkpoint), **CIFAR10, total_steps=2_000)
     return with_changes(recipe, data={"source": transfer.source})
 
 
