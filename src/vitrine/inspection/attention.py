@@ -78,7 +78,7 @@ def read_query(maps: Tensor, config: ViTConfig, query: str) -> Tensor:
 def compute_stride(config: ViTConfig) -> int:
     """Pixels from one patch to the next."""
     if isinstance(config, HybridConfig):
-        return config.patch_size * 4 * 2 ** (len(config.stem_stages) - 1)  # the root halves twice, each later stage once
+        return config.patch_size * 4 * 2 ** max(0, len(config.stem_stages) - 1)  # the root halves twice, later stages once
     return config.patch_size
 
 
