@@ -40,7 +40,7 @@ def make_checkpoint(kind: str = "oblong") -> Checkpoint:
 
 
 def look(folder: Path, kind: str = "oblong", rollout: RolloutConfig | None = None, **changes: object) -> Inspection:
-    config = InspectConfig(**changes)  # pyright: ignore[reportArgumentType]
+    config = InspectConfig(**changes)
     return inspect_model(make_checkpoint(kind), [folder], config, rollout or RolloutConfig())
 
 
@@ -79,7 +79,7 @@ def test_as_many_are_drawn_and_measured_as_wanted(folder: Path) -> None:
     assert (len(found.pictures), len(found.rollouts), len(found.maps)) == (1, 1, 1)
     assert found.distances is not None
     assert found.distances.num_images == 2
-    assert look(folder, num_drawn=3, num_measured=1).distances.num_images == 1  # pyright: ignore[reportOptionalMemberAccess]
+    assert look(folder, num_drawn=3, num_measured=1).distances.num_images == 1
 
 
 def test_chosen_layers_and_heads_are_drawn(folder: Path) -> None:

@@ -81,7 +81,8 @@ def inspect_model(
             if found.query is not None:
                 look_at_attention(model, images, found, meter if is_measured(meter, config) else None, rollout, is_drawn)
             if is_drawn:
-                patches.append(tuple(each.cpu() for each in encode_patches(model, images)))
+                features, norms = encode_patches(model, images)
+                patches.append((features.cpu(), norms.cpu()))
                 found.pictures.append(picture)
     if not found.pictures:
         first = next(iter(found.unreadable.values()), "there was none")

@@ -1,6 +1,6 @@
 """Figures of what is inside a model, written as PNG. Pictures are bytes (H, W, C), maps floats (rows, columns)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,11 +79,11 @@ def draw_attention(
             )
             if row == 0:
                 panel.set_title(f"head {head}", fontsize=9)
-    mark_query(panels[:, 0], query, maps.shape[2:], picture.seen.shape)
+    mark_query(list(panels[:, 0]), query, maps.shape[2:], picture.seen.shape)
     save_figure(figure, path)
 
 
-def mark_query(panels: Sequence["Axes"], query: str, grid: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def mark_query(panels: Iterable["Axes"], query: str, grid: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """A frame around the patch that reads, if it is one."""
     from matplotlib.patches import Rectangle
 
@@ -194,7 +194,8 @@ def make_panels(rows: int, columns: int, aspect: float | Sequence[float], size: 
     """Panels (rows, columns) without ticks, `aspect` times as high as wide, or of one aspect in each row."""
     from matplotlib.figure import Figure
 
-    heights = [size * each + 0.2 for each in ([aspect] * rows if isinstance(aspect, float) else aspect)]
+    aspects = aspect if isinstance(aspect, Sequence) else [aspect] * rows
+    heights = [size * each + 0.2 for each in aspects]
     figure = Figure(figsize=(size * columns + 0.3, sum(heights) + 0.2), dpi=110, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
     for panel in panels.flat:
