@@ -15,7 +15,7 @@ from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
 from vitrine.data.mixing import Mixing
 from vitrine.evaluate.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.objectives.config import SupervisedConfig
+from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
 from vitrine.recipe import FREE, Recipe, list_differences, list_fields, parse_recipe, with_changes
 from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
@@ -103,7 +103,19 @@ UNUSUAL = Recipe(
     device="cpu",
 )
 # Those that belong to networks and losses other than this one's.
-AS_USUAL = {"model.checkpoint", "model.stages", "model.width_factor", "model.num_groups", "supervised.loss", "head_init"}
+AS_USUAL = {
+    "model.checkpoint",
+    "model.stages",
+    "model.width_factor",
+    "model.num_groups",
+    "supervised.loss",
+    "head_init",
+    "objective",
+    "masked_patches.target",
+    "masked_patches.corrupted_rate",
+    "masked_patches.masked_rate",
+    "masked_patches.replaced_rate",
+}
 BACKGROUND = Recipe(epochs=1)
 
 
@@ -122,6 +134,9 @@ def test_every_field_survives_a_file() -> None:
     for model in (ModelSettings(name="R50x1", stages=(1, 2), width_factor=0.5, num_groups=4), ModelSettings(checkpoint="here")):
         recipe = replace(BACKGROUND, model=model)
         assert as_written_and_read(recipe) == recipe
+    masked = MaskedPatchesConfig(target="pixels", corrupted_rate=0.15, masked_rate=0.7, replaced_rate=0.2)
+    recipe = replace(BACKGROUND, objective="masked-patches", masked_patches=masked)
+    assert as_written_and_read(recipe) == recipe
 
 
 def test_a_recipe_of_before_a_field_existed_has_its_usual_value() -> None:

@@ -11,7 +11,6 @@ from torch import nn
 
 from vitrine.core.runtime import Runtime
 from vitrine.data.config import LoaderConfig
-from vitrine.evaluate.classification import Classification
 from vitrine.evaluate.config import EvaluationConfig
 from vitrine.recipe import Recipe
 from vitrine.run.course import STEPS_BETWEEN_QUESTIONS, Actions, Course
@@ -77,12 +76,12 @@ class Driver:
             lambda: self.now_s,
         )
 
-    def evaluate(self, state: TrainState) -> tuple[Classification, Record]:
+    def evaluate(self, state: TrainState) -> tuple[float, Record]:
         assert self.accuracies is not None
         self.now_s += self.evaluation_s
         self.done.append(("evaluate", state.step))
         top1 = self.accuracies.get(state.step, 0.0)
-        return Classification(num_images=10, top1=top1, top5=1.0, loss=1.0), {"val_top1": top1}
+        return top1, {"val_top1": top1}
 
     def save(self, state: TrainState, standing: Standing) -> Path:
         self.done.append(("save", state.step, replace(standing)))

@@ -28,14 +28,14 @@ def build_run(source: str, tmp_path: Path, **changes: object) -> Run:
 
 def test_watching_gives_the_figures_of_the_watched_images_without_dropout(source: str, tmp_path: Path) -> None:
     run = build_run(source, tmp_path)
-    found, record = run.measurer.watch(run.state)
+    score, record = run.measurer.watch(run.state)
     images, labels = read_split(source, "val")
     encoder = run.state.objective.encoder.eval()
     with torch.no_grad():
         logits = encoder(images)
-    assert found.top1 == pytest.approx((logits.argmax(dim=1) == labels).double().mean().item())
-    assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
-    assert record == {"val_top1": found.top1, "val_top5": 1.0, "val_loss": found.loss}
+    assert score == pytest.approx((logits.argmax(dim=1) == labels).double().mean().item())
+    loss = pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert record == {"val_top1": score, "val_top5": 1.0, "val_loss": loss}
 
 
 def test_the_averaged_weights_are_measured_and_then_put_back(source: str, tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_the_averaged_weights_are_measured_and_then_put_back(source: str, tmp_pa
         run.state.average.values["encoder.head.weight"].zero_()
         run.state.average.values["encoder.head.bias"].copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
     before = head.weight.clone()
-    found, _ = run.measurer.watch(run.state)
+    score, _ = run.measurer.watch(run.state)
     _, labels = read_split(source, "val")
-    assert found.top1 == pytest.approx((labels == 0).double().mean().item())
+    assert score == pytest.approx((labels == 0).double().mean().item())
     assert torch.equal(head.weight, before)
     assert run.state.objective.training
 
