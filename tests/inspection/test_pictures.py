@@ -19,7 +19,7 @@ from vitrine.inspection.pictures import (
     draw_rollouts,
     draw_similarities,
     light,
-    shorten,
+    shorten_path,
 )
 from vitrine.inspection.positions import Similarities
 
@@ -103,6 +103,6 @@ def test_the_others_are_drawn(tmp_path: Path) -> None:
 
 
 def test_long_names_keep_their_end() -> None:
-    assert shorten("a" * 40 + "/cat.jpg").endswith("/cat.jpg")
-    assert len(shorten("a" * 40)) == 30
-    assert shorten("short") == "short"
+    assert shorten_path("a" * 40 + "/cat.jpg").endswith("a/cat.jpg")
+    assert len(shorten_path("a" * 40)) == 28
+    assert shorten_path("short") == "short"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.figures import save_figure
+from vitrine.core.figures import save_figure, shorten
 
 MOST_NAMED = 60  # classes whose names can be read beside a matrix
 MOST_COUNTED = 20  # classes whose counts can be read within it
 COLUMNS = 5
-LONGEST_NAME = 28
 
 
 def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Path) -> None:
@@ -53,8 +52,3 @@ def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]
         panel.set_xticks([])
         panel.set_yticks([])
     save_figure(figure, path)
-
-
-def shorten(name: str) -> str:
-    name = name.encode("utf-8", "replace").decode()  # bytes of a folder's name that are no UTF-8
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

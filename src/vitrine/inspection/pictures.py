@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrine.core.figures import save_figure
+from vitrine.core.figures import save_figure, shorten
 from vitrine.inspection.distance import Distances
 from vitrine.inspection.features import PatchFeatures
 from vitrine.inspection.filters import Filters
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DARK = 0.15  # how bright what is not attended to stays
 PANEL = 2.2  # inches
-LONGEST_NAME = 30
 COLUMNS_OF_FILTERS = 7
 
 
@@ -59,7 +58,7 @@ def draw_rollouts(pictures: Sequence[Picture], heats: Sequence[np.ndarray], path
         left, top, right, bottom = (share * side for share, side in zip(picture.box, (width, height) * 2, strict=True))
         panels[row, 2].imshow(heat, cmap="inferno", interpolation="nearest", extent=(left, right, bottom, top))
         panels[row, 2].set(xlim=(0, width), ylim=(height, 0))
-        panels[row, 0].set_ylabel(shorten(picture.name), fontsize=8, parse_math=False)
+        panels[row, 0].set_ylabel(shorten_path(picture.name), fontsize=8, parse_math=False)
     save_figure(figure, path)
 
 
@@ -179,7 +178,7 @@ def draw_features(pictures: Sequence[Picture], features: PatchFeatures, path: Pa
     largest = float(features.norms.max())
     for row, picture in enumerate(pictures):
         show(panels[row, 0], picture.seen)
-        panels[row, 0].set_ylabel(shorten(picture.name), fontsize=8, parse_math=False)
+        panels[row, 0].set_ylabel(shorten_path(picture.name), fontsize=8, parse_math=False)
         panels[row, 1].imshow(features.colours[row], interpolation="nearest")
         image = panels[row, 2].imshow(features.norms[row], cmap="magma", vmin=0, vmax=largest, interpolation="nearest")
         for place_row, place_column in zip(*np.nonzero(features.outliers[row]), strict=True):
@@ -218,7 +217,6 @@ def get_aspect(pixels: np.ndarray) -> float:
     return pixels.shape[0] / pixels.shape[1]
 
 
-def shorten(name: str) -> str:
+def shorten_path(name: str) -> str:
     """The end of a path says more than its beginning."""
-    name = name.encode("utf-8", "replace").decode()
-    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
+    return shorten(name[::-1])[::-1]

@@ -56,20 +56,30 @@ def cifar10_small(transfer: Transfer) -> Recipe:
 
 
 def folder_masked() -> Recipe:
-    """A ViT-Ti/16 on a folder of images without labels, 224 px, for 10 epochs.
+    """A ViT of 4 blocks on a folder of images without labels, 224 px, for 20 epochs.
 
     Expect PENDING.
 
         vitrine train folder-masked --data.source DIR
     """
     return Recipe(
-        model=ModelSettings(name="ViT-Ti/16", image_size=224, pool="mean", position="sincos-2d", gelu="erf"),
+        model=ModelSettings(
+            name="ViT-Ti/16",
+            image_size=224,
+            width=96,
+            depth=4,
+            num_heads=3,
+            mlp_dim=192,
+            pool="mean",
+            position="sincos-2d",
+            gelu="erf",
+        ),
         data=DataConfig(source="images"),
         loader=LoaderConfig(batch_size=32),
         augment=AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True),
         objective="masked-patches",
         optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=50),
-        epochs=10,
+        epochs=20,
     )
 
 
