@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitrine.core.figures import save_figure
+from vitrine.core.figures import save_figure, shorten
 
 
 class Broken(Artist):
@@ -75,7 +75,7 @@ def test_a_place_that_is_none_costs_a_sentence(tmp_path: Path) -> None:
 UNTOUCHED = """
 import sys
 from pathlib import Path
-from vitrine.core.figures import save_figure
+from vitrine.core.figures import save_figure, shorten
 assert "matplotlib" not in sys.modules
 from matplotlib.figure import Figure
 save_figure(Figure(), Path(sys.argv[1]))
@@ -85,3 +85,9 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_no_window_is_chosen_for_the_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", UNTOUCHED, str(tmp_path / "a.png")], check=True)
+
+
+def test_long_names_are_cut() -> None:
+    assert shorten("x" * 28) == "x" * 28
+    assert shorten("x" * 29) == "x" * 27 + "…"
+    assert shorten("") == ""

@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from vitrine.evaluate import pictures
-from vitrine.evaluate.pictures import draw_confusions, draw_mistakes, shorten
+from vitrine.evaluate.pictures import draw_confusions, draw_mistakes
 
 ODD_NAMES = ("$5 to $6_", "größer 猫 🐈", "W" * 80)
 
@@ -104,12 +104,6 @@ def test_names_are_taken_as_they_are(drawn: list[Figure]) -> None:
     labels = drawn[0].axes[0].get_yticklabels()
     assert not any(label.get_parse_math() for label in labels)
     assert list_texts(labels) == ["$a$", "b_{1}", "x^2"]
-
-
-def test_long_names_are_cut() -> None:
-    assert shorten("x" * 28) == "x" * 28
-    assert shorten("x" * 29) == "x" * 27 + "…"
-    assert shorten("") == ""
 
 
 def test_a_thousand_classes_are_drawn(tmp_path: Path) -> None:
