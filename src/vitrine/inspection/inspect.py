@@ -186,7 +186,8 @@ def draw_images(found: Inspection, out: Path) -> list[Section]:
         draw_rollouts(found.pictures, found.rollouts, out / "rollout.png")
         caption = (
             f"Bright is what {whose} ended as: the attention of all layers multiplied, with the residual path counted in, "
-            "unless it was left out. What the model does not see of an image, because it is cut off, is dark as well."
+            "unless it was left out; on the right the same by itself. What is cut off, so that the model does not see it, is "
+            "dark in the middle and white on the right."
         )
         sections.append(Section("Attention rollout", caption, [out / "rollout.png"]))
         figures = []
