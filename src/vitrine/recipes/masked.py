@@ -37,7 +37,7 @@ def jft_masked_vit_b16() -> Recipe:
 def cifar10_masked() -> Recipe:
     """The ViT of `cifar10-vit` on CIFAR-10 without labels, 32 px, for 2,000 steps.
 
-    Expect PENDING.
+    Expect 40 % of the mean colours of hidden patches, and 23.9 % from 10 images of each class (docs/results/masked.md).
 
         vitrine train cifar10-masked --data.source DIR
     """
@@ -47,7 +47,7 @@ def cifar10_masked() -> Recipe:
 def cifar10_small(transfer: Transfer) -> Recipe:
     """A small checkpoint on CIFAR-10 for 2,000 steps at its own resolution, as `cifar10-vit` learns from scratch.
 
-    Expect PENDING.
+    Expect 53.0 % test accuracy from 10,000 images after `cifar10-masked`, 48.2 % without it (docs/results/masked.md).
 
         vitrine finetune MODEL DATA --recipe cifar10-small
     """
@@ -56,9 +56,9 @@ def cifar10_small(transfer: Transfer) -> Recipe:
 
 
 def folder_masked() -> Recipe:
-    """A ViT of 4 blocks on a folder of images without labels, 224 px, for 20 epochs.
+    """A ViT of 4 blocks on a folder of images without labels, 224 px, for 10 epochs.
 
-    Expect PENDING.
+    Expect 12 % of the mean colours of hidden patches from 740 photos, in 7 minutes on one core (docs/results/masked.md).
 
         vitrine train folder-masked --data.source DIR
     """
@@ -79,7 +79,7 @@ def folder_masked() -> Recipe:
         augment=AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True),
         objective="masked-patches",
         optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=50),
-        epochs=20,
+        epochs=10,
     )
 
 
