@@ -186,8 +186,11 @@ class MaskedPatches(Objective):
 
     def read_targets(self, images: Tensor, places: Tensor) -> Tensor:
         """What is to be predicted at the places, from raw pixels."""
-        values = self.normalise(images) if self.config.target == "pixels" else to_byte_range(images)
-        return self.target.read(take(cut_patches(values, self.patch_size), places))
+        patches = take(cut_patches(images, self.patch_size), places)
+        if self.config.target == "pixels":
+            cells = patches.unflatten(-1, (-1, self.patch_size, self.patch_size))
+            return self.target.read(self.normalise(cells).flatten(2))
+        return self.target.read(to_byte_range(patches))
 
     def render(self, targets: Tensor) -> Tensor:
         """Patches (B, M, C * P * P) in 0..255 that look like targets, or like answers to them."""
