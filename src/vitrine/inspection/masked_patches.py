@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrine.core.figures import save_figure
 from vitrine.data.batch import Batch
+from vitrine.inspection.pictures import get_aspect, make_panels, show
 from vitrine.models.patches import cut_patches, join_patches
 from vitrine.objectives.masked_patches import MaskedPatches, expand, to_byte_range
 
@@ -48,26 +49,17 @@ def picture_masked_patches(objective: MaskedPatches, batch: Batch) -> MaskedPict
 
 def draw_masked_patches(pictures: MaskedPictures, path: Path, names: Sequence[str] = ()) -> None:
     """A row for each image, written as PNG."""
-    from matplotlib.figure import Figure
-
     columns = {
         "image": pictures.image,
         "shown": pictures.shown,
         "to be predicted": pictures.target,
         "predicted": pictures.prediction,
     }
-    num_images, (height, width) = len(pictures.image), pictures.image.shape[1:3]
-    figure = Figure(
-        figsize=(2.2 * len(columns), (2.2 * height / width + 0.2) * num_images + 0.2), dpi=110, layout="constrained"
-    )
-    panels = figure.subplots(num_images, len(columns), squeeze=False)
+    figure, panels = make_panels(len(pictures.image), len(columns), get_aspect(pictures.image[0]))
     for column, (title, images) in enumerate(columns.items()):
         panels[0, column].set_title(title, fontsize=10)
         for row, image in enumerate(images):
-            panel = panels[row, column]
-            panel.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
-            panel.set_xticks([])
-            panel.set_yticks([])
+            show(panels[row, column], image)
     for row, name in enumerate(names):
         panels[row, 0].set_ylabel(name, fontsize=9, parse_math=False)
     save_figure(figure, path)
