@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrine.core.console import track
 from vitrine.core.files import make_folder, whole_file, write_json
+from vitrine.core.page import Figure, Section, write_page
 from vitrine.data.batch import Batch
 from vitrine.data.decode import BadImage, read_image
 from vitrine.data.sources.paths import open_paths
@@ -22,7 +23,6 @@ from vitrine.inspection.distance import DistanceMeter, Distances
 from vitrine.inspection.features import PatchFeatures, describe_patches, encode_patches
 from vitrine.inspection.filters import Filters, compute_filters
 from vitrine.inspection.masked_patches import draw_masked_patches, picture_masked_patches
-from vitrine.inspection.page import Section, write_page
 from vitrine.inspection.pictures import (
     Picture,
     draw_attention,
@@ -189,11 +189,12 @@ def draw_images(found: Inspection, out: Path) -> list[Section]:
             "unless it was left out; on the right the same by itself. What is cut off, so that the model does not see it, is "
             "dark in the middle and white on the right."
         )
-        sections.append(Section("Attention rollout", caption, [out / "rollout.png"]))
+        sections.append(Section("Attention rollout", caption, [Figure(out / "rollout.png")]))
         figures = []
         for number, (picture, maps) in enumerate(zip(found.pictures, found.maps, strict=True)):
-            figures.append(out / f"attention-{number}.png")
-            draw_attention(picture, maps, found.layers, found.heads, figures[-1], found.query)
+            path = out / f"attention-{number}.png"
+            draw_attention(picture, maps, found.layers, found.heads, path, found.query)
+            figures.append(Figure(path))
         caption = f"What {whose} reads from each patch, head by head. Each map goes from nothing to its own largest value."
         sections.append(Section("Attention maps", caption, figures))
     if found.distances is not None:
@@ -203,7 +204,7 @@ def draw_images(found: Inspection, out: Path) -> list[Section]:
             "nearby, as convolutions do; heads high up look over the whole image. On the left only patches count; on the "
             "right attention to the class token and to registers counts as no distance, as in most published figures."
         )
-        sections.append(Section("Mean attention distance", caption, [out / "distances.png"]))
+        sections.append(Section("Mean attention distance", caption, [Figure(out / "distances.png")]))
     assert found.features is not None
     draw_features(found.pictures, found.features, out / "features.png")
     caption = (
@@ -212,7 +213,7 @@ def draw_images(found: Inspection, out: Path) -> list[Section]:
         "cyan are more than twice as long as most. Such outliers hold what belongs to the whole image, and a model "
         "that was trained with registers has none."
     )
-    sections.append(Section("Patch features", caption, [out / "features.png"]))
+    sections.append(Section("Patch features", caption, [Figure(out / "features.png")]))
     return sections
 
 
@@ -220,8 +221,8 @@ def draw_weights(found: Inspection, out: Path) -> list[Section]:
     sections = []
     figures = []
     for number, similarities in enumerate(found.similarities):
-        figures.append(out / f"positions-{number}.png")
-        draw_similarities(similarities, figures[-1])
+        draw_similarities(similarities, out / f"positions-{number}.png")
+        figures.append(Figure(out / f"positions-{number}.png"))
     if figures:
         caption = (
             "How alike position embeddings are. Each tile belongs to the patch at its place and shows the likeness to all "
@@ -236,7 +237,7 @@ def draw_weights(found: Inspection, out: Path) -> list[Section]:
         if found.filters.shares is not None
         else "The filters of the first convolution: edges, colours, and what is left to chance."
     )
-    sections.append(Section("Embedding filters", caption, [out / "filters.png"]))
+    sections.append(Section("Embedding filters", caption, [Figure(out / "filters.png")]))
     return sections
 
 
@@ -248,7 +249,7 @@ def draw_masked(objective: MaskedPatches, pictures: Sequence[Picture], out: Path
         "What the model was shown while it learned, patches hidden (grey), replaced or left; what it had to say of these "
         "patches; and what it says."
     )
-    return Section("Masked patches", caption, [out / "masked.png"])
+    return Section("Masked patches", caption, [Figure(out / "masked.png")])
 
 
 def list_numbers(found: Inspection) -> dict[str, Any]:
