@@ -38,6 +38,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/step_memory.py
 	$(BENCH)/bin/python benchmarks/loader.py
 	$(BENCH)/bin/python benchmarks/few_shot.py
+	$(BENCH)/bin/python benchmarks/inspect_memory.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt

@@ -1,5 +1,6 @@
 """`vitrine inspect` as a user calls it."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,13 @@ def test_a_run_of_masked_patches_shows_them(tmp_path: Path, image: str) -> None:
     run_recipe(make_masked(source, total_steps=3), tmp_path / "run")
     main(["inspect", str(tmp_path / "run" / "model"), image, "--out", str(tmp_path / "out")])
     assert (tmp_path / "out" / "masked.png").is_file()
+
+
+def test_without_its_checkpoints_the_rest_is_drawn(tmp_path: Path, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_data(tmp_path / "shades.npz")
+    run_recipe(make_masked(source, total_steps=3), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    main(["inspect", str(tmp_path / "run" / "model"), image, "--out", str(tmp_path / "out")])
+    assert "has no checkpoint any more" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "masked.png").exists()
+    assert (tmp_path / "out" / "index.html").is_file()

@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 from vitrine.commands.checkpoint import CheckpointOptions
 from vitrine.core.console import print_error, print_table
 from vitrine.core.files import make_folder
+from vitrine.core.notices import notice
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def inspect(
     from vitrine.inspection.inspect import inspect_model, write_inspection
 
     chosen = choose_device(device)
-    found = inspect_model(checkpoint.load(model), images, config, rollout, chosen)
     masked = load_masked(Path(model))
+    found = inspect_model(checkpoint.load(model), images, config, rollout, chosen)
     page = write_inspection(found, out, model, None if masked is None else masked.to(chosen))
     print_distances(found)
     for reason in found.unreadable.values():
@@ -56,12 +57,19 @@ def inspect(
 def load_masked(model: Path) -> "MaskedPatches | None":
     """The objective that a model was trained by, if that was masked patch prediction and its run still has it."""
     from vitrine.objectives.masked_patches import MaskedPatches
+    from vitrine.run.folder import RunFolder
     from vitrine.run.objective import load_objective
 
-    if not (model.is_dir() and (model.parent / "recipe.json").is_file() and (model.parent / "checkpoints").is_dir()):
+    run = RunFolder(model.parent)
+    is_run = model.is_dir() and run.recipe.is_file() and run.is_readable()
+    if not is_run or run.read_recipe().objective != "masked-patches":
         return None
-    objective = load_objective(model.parent)
-    return objective if isinstance(objective, MaskedPatches) else None
+    if next(run.list_checkpoints(), None) is None:
+        notice(f"{run.path} has no checkpoint any more, which has the prediction of masked patches: they are not drawn.")
+        return None
+    objective = load_objective(run.path)
+    assert isinstance(objective, MaskedPatches)
+    return objective
 
 
 def print_distances(found: "Inspection") -> None:

@@ -18,6 +18,7 @@ SECONDS_BETWEEN_LINES = 10.0
 FIGURES: dict[str, Callable[[float], str]] = {
     "loss": lambda loss: f"loss {format_figure(loss)}",
     "accuracy": lambda accuracy: f"accuracy {accuracy:.3f}",
+    "explained": lambda share: f"explained {share:.3f}",
     "rate": lambda rate: f"rate {rate:.3g}",
     "images_per_s": lambda speed: f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.2g} images/s",
     "waited": lambda share: f"waiting {100 * share:.0f} %",
