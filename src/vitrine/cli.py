@@ -17,6 +17,8 @@ from vitrine.core.notices import Notice
 # Name -> where its function lives, and one line for `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
+    "data check": ("vitrine.commands.data_check:data_check", "bad files, copies, leaks and doubtful labels in a data set"),
+    "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "the images of one data set that are in another"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
     "evaluate": ("vitrine.commands.evaluate:evaluate", "top-1, top-5, loss and calibration, and where a classifier errs"),
     "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),

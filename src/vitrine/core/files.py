@@ -103,6 +103,12 @@ def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
     sync(path.parent)
 
 
+def find_cache_folder() -> Path:
+    """VITRINE_CACHE, or where the system keeps what can be made again."""
+    own = os.environ.get("VITRINE_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrine"
+
+
 def make_folder(path: Path) -> None:
     """With those around it, if there is none yet."""
     try:

@@ -27,9 +27,9 @@ SIGNATURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 @dataclass(frozen=True)
 class Figure:
-    """An image file, by its path or its bytes (PNG, JPEG)."""
+    """An image file, by its path or its bytes (PNG, JPEG); None where there is none to be seen, only its caption."""
 
-    image: Path | bytes
+    image: Path | bytes | None
     caption: str = ""
     """What is written below it in a gallery, and said to whoever cannot see it."""
 
@@ -96,6 +96,8 @@ def render(part: Part, title: str) -> str:
 
 
 def embed(figure: Figure, title: str) -> str:
+    if figure.image is None:
+        return ""
     content = figure.image if isinstance(figure.image, bytes) else figure.image.read_bytes()
     kind = next(kind for signature, kind in SIGNATURES.items() if content.startswith(signature))
     said = figure.caption or (figure.image.name if isinstance(figure.image, Path) else "")

@@ -3,6 +3,8 @@
 import hashlib
 import os
 
+import numpy as np
+
 from vitrine.data.reading import map_ahead
 from vitrine.data.source import Source
 
@@ -20,6 +22,11 @@ def digest_image(source: Source, index: int) -> bytes:
         content = source.fetch(index)
     except OSError as error:  # as long as it cannot be read, it is the same
         return hashlib.blake2b(str(error).encode(), digest_size=32).digest()
+    return digest_content(content)
+
+
+def digest_content(content: bytes | np.ndarray) -> bytes:
+    """Of an image as it is stored."""
     if isinstance(content, bytes):
         return hashlib.blake2b(content, digest_size=16).digest()
     head = hashlib.blake2b(str(content.shape).encode(), digest_size=16).digest()

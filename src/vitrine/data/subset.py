@@ -12,6 +12,7 @@ from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
 from vitrine.data.config import Subset
 from vitrine.data.draws import Purpose, hash_keys
+from vitrine.data.name_list import read_names
 from vitrine.data.source import Labels, Source
 
 
@@ -134,11 +135,3 @@ def exclude(source: Source, path: Path) -> Source:
     if num_found == len(source):
         raise ValueError(f"{path} excludes all {len(source)} images: nothing is left.")
     return Selection(source, np.flatnonzero(is_kept)) if num_found else source
-
-
-def read_names(path: Path) -> set[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"exclude={path} must be a text file with the name of an image on each line: {error}.") from None
-    return {line.strip() for line in lines if line.strip() and not line.startswith("# ")}

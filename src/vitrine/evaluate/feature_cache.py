@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from vitrine.core.files import make_folder, whole_file
+from vitrine.core.files import find_cache_folder, make_folder, whole_file
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names, summarise
 from vitrine.data.config import BadImages
@@ -89,10 +89,7 @@ class FeatureCache:
 
 
 def open_feature_cache() -> FeatureCache:
-    """In VITRINE_CACHE, or where the system keeps what can be made again."""
-    own = os.environ.get("VITRINE_CACHE")
-    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrine"
-    return FeatureCache(root / "features")
+    return FeatureCache(find_cache_folder() / "features")
 
 
 def read_pointer(path: Path) -> str | None:

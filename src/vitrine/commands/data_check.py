@@ -1,0 +1,149 @@
+"""`vitrine data check`: what is wrong with a data set before anything is trained on it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from vitrine.commands.checkpoint import CheckpointOptions
+from vitrine.core.console import print_table
+from vitrine.core.files import require_file_place, write_json
+from vitrine.data.name_list import write_names
+from vitrine.evaluate.config import ReadingConfig
+
+if TYPE_CHECKING:
+    from vitrine.data.check import Check, Finding
+
+MOST_NAMED = 3  # findings of a kind in the terminal
+
+
+def data_check(
+    data: Annotated[Positional[str], arg(metavar="DATA")],
+    model: str | None = None,
+    page: Path | None = None,
+    leave_out: Path | None = None,
+    json: Path | None = None,
+    no_cache: bool = False,
+    device: str | None = None,
+    *,
+    reading: Annotated[ReadingConfig, arg(name="")],
+    checkpoint: Annotated[CheckpointOptions, arg(name="")],
+) -> None:
+    """Files that cannot be read, copies, images in train and test or under two labels, balance and sizes.
+
+    Ends with status 1 when something is wrong. What is only suspicious, as labels that a model doubts, is worth a look and does
+    not count as wrong. A second call, or one after an interruption, looks only at images that have changed.
+
+    Args:
+        data: A folder, file, hf://datasets/org/name, or a built-in name.
+        model: A checkpoint whose features tell which labels to doubt.
+        page: Write what was found, with thumbnails, to this HTML file.
+        leave_out: Write the names of the images that are better left out to this file, for --data.exclude.
+        json: Write all findings to this file.
+        no_cache: Compute the features anew, and do not keep them.
+        device: Where the model computes, as cuda; a GPU where there is one, if you do not say.
+    """
+    for path in (page, leave_out, json):
+        if path is not None:
+            require_file_place(path)
+
+    from vitrine.core.runtime import start_runtime
+    from vitrine.data.check import check_data
+    from vitrine.data.opening import find_data
+
+    found = find_data(data)
+    loaded = None if model is None else checkpoint.load(model)
+    with start_runtime("cpu" if loaded is None else device) as runtime:
+        check = check_data(found, runtime, show_progress=runtime.is_main)
+        if not runtime.is_main:
+            return
+        if loaded is not None:
+            from vitrine.evaluate.feature_cache import open_feature_cache
+            from vitrine.evaluate.label_suspects import doubt_labels
+
+            doubt_labels(check, loaded, reading, runtime.device, None if no_cache else open_feature_cache())
+    print_check(check)
+    write_files(check, data, page, leave_out, json)
+    if not check.is_clean:
+        sys.exit(1)
+
+
+def print_check(check: "Check") -> None:
+    """Splits and sizes, then what was found, a line for each kind with the first of them."""
+    rows = [(split or "all", *describe_split(check, split)) for split in check.sources]
+    print_table(("split", "images", "classes", "smallest class", "largest class", "short side: least, median, most"), rows)
+    kinds = dict.fromkeys(finding.kind for finding in check.findings)
+    if not kinds:
+        print("Nothing was found.")
+        return
+    by_kind = {kind: [finding for finding in check.findings if finding.kind == kind] for kind in kinds}
+    print()
+    print_table(("found", "number", ""), [(kind, f"{len(each):,}", judge(each[0])) for kind, each in by_kind.items()])
+    for kind, found in by_kind.items():
+        more = f", the first {MOST_NAMED} of {len(found):,}" if len(found) > MOST_NAMED else ""
+        print(f"\n{kind}{more}:")
+        for finding in found[:MOST_NAMED]:
+            print_line(" = ".join(check.name(place) for place in finding.places), finding.detail)
+
+
+def judge(finding: "Finding") -> str:
+    return "wrong" if finding.is_wrong else "worth a look"
+
+
+def print_line(names: str, detail: str) -> None:
+    """Indented; bytes of a name that are no UTF-8 as backslashes."""
+    line = f"  {': '.join(part for part in (names, detail) if part)}"
+    print(line.encode("utf-8", "backslashreplace").decode())
+
+
+def describe_split(check: "Check", split: str | None) -> tuple[str, ...]:
+    source, sizes = check.sources[split], check.surveys[split].sizes
+    counts = check.count_classes()[split]
+    extremes = ("", "")
+    if len(counts):
+        names = (source.class_names[place] for place in (counts.argmin(), counts.argmax()))
+        extremes = tuple(f"{count} ({name})" for count, name in zip((counts.min(), counts.max()), names, strict=True))
+    sides = sizes.min(axis=1)[sizes.min(axis=1) > 0]
+    measured = f"{sides.min()}, {int(np.median(sides))}, {sides.max()}" if len(sides) else "none can be read"
+    return f"{len(source):,}", f"{len(source.class_names):,}", *extremes, measured
+
+
+def write_files(check: "Check", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
+    from vitrine.data.check import list_to_leave_out
+    from vitrine.data.check_page import write_check
+
+    if page is not None:
+        write_check(check, page, data)
+        print(f"\nThe page is {page}.")
+    if leave_out is not None:
+        names = list_to_leave_out(check)
+        write_names(leave_out, names, f"Better left out of {data}.")
+        print(f"\n{len(names):,} images are better left out: --data.exclude {leave_out}")
+    if json is not None:
+        write_json(json, describe_check(check, data))
+
+
+def describe_check(check: "Check", data: str) -> dict[str, Any]:
+    findings = [
+        {
+            "kind": finding.kind,
+            "is_wrong": finding.is_wrong,
+            "detail": finding.detail,
+            "images": [
+                {"name": check.name(place), "split": place.split, "classes": check.classes(place)} for place in finding.places
+            ],
+        }
+        for finding in check.findings
+    ]
+    counts = check.count_classes()
+    splits = [
+        {
+            "split": split,
+            "num_images": len(source),
+            "classes": dict(zip(source.class_names, counts[split].tolist(), strict=True)),
+        }
+        for split, source in check.sources.items()
+    ]
+    return {"data": data, "is_clean": check.is_clean, "splits": splits, "findings": findings}

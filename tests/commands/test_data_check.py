@@ -1,0 +1,81 @@
+"""`vitrine data check` as a user calls it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.data.pictures import write_picture
+from vitrine.cli import main
+from vitrine.data.name_list import read_names
+from vitrine.data.preprocessing import Preprocessing
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path) -> Path:
+    seed = 0
+    for split, count in (("train", 3), ("test", 2)):
+        for name in ("cat", "dog"):
+            for number in range(count):
+                write_picture(tmp_path / "data" / split / name / f"{number}.jpg", seed := seed + 1)
+    return tmp_path / "data"
+
+
+def run(*arguments: str) -> int:
+    try:
+        main(["data", "check", *arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_clean_data_ends_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(folder)) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"train +6 +2 +3 \(cat\) +3 \(cat\) +96, 96, 96", out)
+    assert "Nothing was found." in out
+
+
+def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train" / "cat" / "leak.jpg").write_bytes((folder / "test" / "cat" / "0.jpg").read_bytes())
+    (folder / "train" / "dog" / "bad.jpg").write_bytes(b"nothing")
+    files = [str(tmp_path / name) for name in ("page.html", "list.txt", "all.json")]
+    assert run(str(folder), "--page", files[0], "--leave-out", files[1], "--json", files[2]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"unreadable +1 +wrong", out)
+    assert re.search(r"in two splits +1 +wrong", out)
+    assert "  train/cat/leak.jpg = test/cat/0.jpg: the same bytes, in test and train" in out
+    assert "2 images are better left out: --data.exclude" in out
+    assert read_names(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
+    content = json.loads((tmp_path / "all.json").read_text())
+    assert content["is_clean"] is False
+    assert [finding["kind"] for finding in content["findings"]] == ["unreadable", "in two splits"]
+    assert content["findings"][1]["images"][0] == {"name": "train/cat/leak.jpg", "split": "train", "classes": ["cat"]}
+    assert content["splits"][0] == {"split": "train", "num_images": 8, "classes": {"cat": 4, "dog": 4}}
+    assert "leak.jpg" in (tmp_path / "page.html").read_text()
+
+
+def test_a_model_doubts_labels(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from vitrine.formats.save import save_model
+    from vitrine.models.registry import build_model
+
+    model = build_model("ViT-Ti/16", image_size=32, depth=1, width=32, num_heads=2, mlp_dim=32, num_classes=2)
+    save_model(model, tmp_path / "model", preprocessing=Preprocessing(resize=32, crop=(32, 32)))
+    assert run(str(folder), "--model", str(tmp_path / "model")) == 0
+    assert "split" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nowhere",), "There is no data at nowhere"),
+        (("shapes", "--json", "."), "it is a folder"),
+        (("digits", "--model", "missing"), "missing"),
+    ],
+)
+def test_a_mistake_costs_a_sentence(arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1

@@ -1,0 +1,30 @@
+"""Pictures that look like photographs to a cosine transform, and folders of them."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def draw_picture(seed: int, size: tuple[int, int] = (96, 128)) -> Image.Image:
+    """Noise whose amplitude falls with the frequency, as in nature; another one for each seed."""
+    generator = np.random.default_rng(seed)
+    height, width = size
+    frequencies = np.hypot(np.fft.fftfreq(height)[:, None] * height, np.fft.rfftfreq(width) * width)
+    spectrum = np.fft.rfft2(generator.standard_normal((3, height, width))) / np.maximum(frequencies, 1) ** 1.3
+    pixels = np.fft.irfft2(spectrum, s=size)
+    pixels = 128 + 45 * (pixels - pixels.mean()) / pixels.std()
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8).transpose(1, 2, 0))
+
+
+def encode(image: Image.Image, quality: int = 90) -> bytes:
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=quality)
+    return content.getvalue()
+
+
+def write_picture(path: Path, seed: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(draw_picture(seed)))
+    return path

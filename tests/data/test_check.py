@@ -1,0 +1,139 @@
+"""Planted defects are found, each under its name, and clean data is clean."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.pictures import draw_picture, encode, write_picture
+from vitrine.data.check import Check, check_data, group, list_to_leave_out
+from vitrine.data.duplicates import Pairs
+from vitrine.data.opening import find_data
+from vitrine.data.subset import exclude
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path) -> Path:
+    """Two classes of four pictures to train on and two to test on."""
+    seed = 0
+    for split, count in (("train", 4), ("test", 2)):
+        for name in ("cat", "dog"):
+            for number in range(count):
+                write_picture(tmp_path / "data" / split / name / f"{number}.jpg", seed := seed + 1)
+    return tmp_path / "data"
+
+
+def check(folder: Path) -> Check:
+    return check_data(find_data(folder))
+
+
+def list_findings(found: Check) -> list[tuple[str, tuple[str, ...]]]:
+    return [(finding.kind, tuple(found.name(place) for place in finding.places)) for finding in found.findings]
+
+
+def copy(folder: Path, source: str, target: str) -> None:
+    (folder / target).write_bytes((folder / source).read_bytes())
+
+
+def test_clean_data_is_clean(folder: Path) -> None:
+    found = check(folder)
+    assert found.is_clean
+    assert found.findings == []
+    assert list_to_leave_out(found) == []
+    assert {split: counts.tolist() for split, counts in found.count_classes().items()} == {"train": [4, 4], "test": [2, 2]}
+
+
+def test_a_broken_file(folder: Path) -> None:
+    path = folder / "train" / "cat" / "1.jpg"
+    path.write_bytes(path.read_bytes()[:500])
+    found = check(folder)
+    assert list_findings(found) == [("unreadable", ("train/cat/1.jpg",))]
+    assert "broken or cut short" in found.findings[0].detail
+    assert not found.is_clean
+    assert list_to_leave_out(found) == ["train/cat/1.jpg"]
+
+
+def test_copies_within_a_split(folder: Path) -> None:
+    copy(folder, "train/cat/1.jpg", "train/cat/9.jpg")
+    (folder / "train" / "dog" / "8.jpg").write_bytes(encode(draw_picture(5), 50))  # the first dog
+    found = check(folder)
+    assert list_findings(found) == [
+        ("exact copies", ("train/cat/1.jpg", "train/cat/9.jpg")),
+        ("near copies", ("train/dog/0.jpg", "train/dog/8.jpg")),
+    ]
+    assert list_to_leave_out(found) == ["train/cat/9.jpg", "train/dog/8.jpg"]
+
+
+def test_an_image_in_train_and_test(folder: Path) -> None:
+    copy(folder, "test/cat/1.jpg", "train/cat/9.jpg")
+    found = check(folder)
+    assert list_findings(found) == [("in two splits", ("train/cat/9.jpg", "test/cat/1.jpg"))]
+    assert found.findings[0].detail == "the same bytes, in test and train"
+    assert list_to_leave_out(found) == ["train/cat/9.jpg"]
+
+
+def test_an_image_under_two_labels(folder: Path) -> None:
+    copy(folder, "train/cat/0.jpg", "train/dog/9.jpg")
+    copy(folder, "train/cat/0.jpg", "test/dog/9.jpg")
+    found = check(folder)
+    assert list_findings(found) == [("two labels", ("train/cat/0.jpg", "train/dog/9.jpg", "test/dog/9.jpg"))]
+    assert found.findings[0].detail == "the same bytes, in test and train, as cat, dog"
+    assert set(list_to_leave_out(found)) == {"train/cat/0.jpg", "train/dog/9.jpg", "test/dog/9.jpg"}
+
+
+def test_a_class_that_is_never_shown(folder: Path) -> None:
+    write_picture(folder / "test" / "emu" / "0.jpg", 77)
+    found = check(folder)
+    assert [(finding.kind, finding.detail) for finding in found.findings] == [("no training images", "class emu")]
+    assert list_to_leave_out(found) == []
+
+
+def test_what_is_worth_a_look_is_not_wrong(folder: Path) -> None:
+    Image.new("RGB", (100, 90), "white").save(folder / "train" / "cat" / "4.png")
+    draw_picture(50, (20, 200)).save(folder / "train" / "cat" / "5.png")
+    draw_picture(51, (9, 12)).save(folder / "train" / "cat" / "6.png")
+    draw_picture(52).save(folder / "train" / "cat" / "7.jpg", "PNG")
+    found = check(folder)
+    assert {found.name(finding.places[0]): finding.detail for finding in found.findings} == {
+        "train/cat/4.png": "one colour all over",
+        "train/cat/5.png": "20 x 200 pixels, a strip",
+        "train/cat/6.png": "only 9 x 12 pixels",
+        "train/cat/7.jpg": "PNG under another format's name",
+    }
+    assert {finding.kind for finding in found.findings} == {"suspicious"}
+    assert found.is_clean
+    assert list_to_leave_out(found) == []
+
+
+def test_the_list_can_be_excluded(folder: Path, tmp_path: Path) -> None:
+    copy(folder, "train/cat/1.jpg", "train/cat/9.jpg")
+    (tmp_path / "list.txt").write_text("\n".join(list_to_leave_out(check(folder))))
+    kept = exclude(find_data(folder).open("train"), tmp_path / "list.txt")
+    assert [kept.name(number) for number in range(len(kept)) if "cat" in kept.name(number)] == [
+        f"train/cat/{number}.jpg" for number in range(4)
+    ]
+
+
+def test_pairs_become_groups_with_their_least_likeness() -> None:
+    pairs = Pairs(np.array([[0, 3], [3, 5], [1, 4]]), np.array([1.0, 0.8, 0.99999]), np.array([True, False, False]))
+    assert group(pairs, 6) == [([0, 3, 5], 0.8), ([1, 4], 0.99999)]
+    assert group(Pairs(np.zeros((0, 2), np.int64), np.zeros(0), np.zeros(0, bool)), 6) == []
+
+
+def test_data_that_is_not_divided(tmp_path: Path, cache: Path) -> None:
+    for number in range(3):
+        write_picture(tmp_path / "data" / "cat" / f"{number}.jpg", number % 2)
+    found = check(tmp_path / "data")
+    assert list_findings(found) == [("exact copies", ("cat/0.jpg", "cat/2.jpg"))]
+    assert list_to_leave_out(found) == ["cat/2.jpg"]
+
+
+def test_images_with_several_labels(tmp_path: Path, cache: Path) -> None:
+    rows = ["file,label"]
+    for number, labels in enumerate(["a;b", "b;a", "a"]):
+        write_picture(tmp_path / "data" / f"{number}.jpg", seed=0)
+        rows.append(f"{number}.jpg,{labels}")
+    (tmp_path / "data" / "list.csv").write_text("\n".join(rows))
+    found = check(tmp_path / "data" / "list.csv")
+    assert [finding.kind for finding in found.findings] == ["two labels"]

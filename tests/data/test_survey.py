@@ -1,0 +1,118 @@
+"""What one look at the images finds, alone, by several processes, and by those of torchrun."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.pictures import draw_picture, encode, write_picture
+from vitrine.data import survey as module
+from vitrine.data.opening import open_data
+from vitrine.data.survey import Survey, look_at_chunk, survey_source
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path) -> Path:
+    for number in range(7):
+        write_picture(tmp_path / "data" / "all" / f"{number}.jpg", seed=number)
+    (tmp_path / "data" / "all" / "5.jpg").write_bytes(encode(draw_picture(5))[:700])
+    return tmp_path / "data"
+
+
+def are_equal(first: Survey, second: Survey) -> bool:
+    arrays = [(each.digests, each.sizes, each.signatures.words, each.signatures.weak) for each in (first, second)]
+    is_same = all(np.array_equal(one, other) for one, other in zip(*arrays, strict=True))
+    return is_same and (first.unreadable, first.disguised) == (second.unreadable, second.disguised)
+
+
+def test_what_is_seen_of_an_image(folder: Path) -> None:
+    draw_picture(0, (40, 30)).save(folder / "all" / "6.jpg", "PNG")  # a name that says something else
+    found = survey_source(open_data(folder), "looking")
+    assert found.sizes.tolist() == [[96, 128]] * 5 + [[0, 0], [40, 30]]
+    assert list(found.unreadable) == [5]
+    assert "5.jpg is broken or cut short" in found.unreadable[5]
+    assert found.disguised == {6: "PNG"}
+    assert not found.digests[5].any()
+    assert len({digest.tobytes() for digest in found.digests}) == 7
+
+
+def test_the_same_bytes_have_the_same_digest(folder: Path) -> None:
+    (folder / "all" / "copy.jpg").write_bytes((folder / "all" / "2.jpg").read_bytes())
+    found = survey_source(open_data(folder), "looking")
+    assert np.array_equal(found.digests[2], found.digests[7])
+    content = hashlib.blake2b((folder / "all" / "2.jpg").read_bytes(), digest_size=16).digest()
+    assert found.digests[2].tobytes() == hashlib.blake2b(content, digest_size=16).digest()
+
+
+def test_several_processes_see_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_data(folder)
+    whole = look_at_chunk(source, range(7))
+    monkeypatch.setattr(module, "CHUNK", 2)
+    assert are_equal(survey_source(source, "looking"), whole)
+
+
+def test_what_was_looked_at_is_not_looked_at_again(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_data(folder)
+    monkeypatch.setattr(module, "CHUNK", 3)
+    first = survey_source(source, "looking")
+    (chunks,) = (cache / "surveys").iterdir()
+    (chunks / "000001.npz").unlink()  # as if it had been stopped before
+    looked: list[range] = []
+
+    def look(source: object, chunk: range) -> Survey:
+        looked.append(chunk)
+        return look_at_chunk(open_data(folder), chunk)
+
+    monkeypatch.setattr(module, "look_at_chunk", look)
+    assert are_equal(survey_source(source, "looking"), first)
+    assert looked == [range(3, 6)]
+
+
+def test_images_that_changed_are_looked_at_again(folder: Path) -> None:
+    survey_source(open_data(folder), "looking")
+    Image.new("RGB", (11, 22)).save(folder / "all" / "0.jpg")
+    found = survey_source(open_data(folder), "looking")
+    assert found.sizes[0].tolist() == [22, 11]
+    assert found.signatures.is_flat[0]
+
+
+def test_what_is_in_no_files_is_looked_at(cache: Path) -> None:
+    from vitrine.data.subset import select
+
+    found = survey_source(select(open_data("digits", "test"), "10"), "looking")
+    assert found.sizes.tolist() == [[8, 8]] * 10
+    assert not (cache / "surveys").exists()
+
+
+SCRIPT = """
+import sys
+from vitrine.core.runtime import start_runtime
+from vitrine.data import survey
+from vitrine.data.opening import open_data
+survey.CHUNK = 2
+looked = []
+look = survey.look_at_chunks
+survey.look_at_chunks = lambda source, chunks: (looked.extend(chunks), look(source, chunks))[1]
+with start_runtime("cpu") as runtime:
+    found = survey.survey_source(open_data(sys.argv[1]), "looking", runtime)
+    print(runtime.rank, looked, len(found), list(found.unreadable), flush=True)
+"""
+
+
+def test_processes_of_torchrun_share_the_work(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(tmp_path / "script.py"), str(folder)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "0 [range(0, 2), range(4, 6)] 7 [5]",
+        "1 [range(2, 4), range(6, 7)] 7 [5]",
+    ]
