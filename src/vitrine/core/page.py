@@ -17,8 +17,8 @@ img { max-width: 100%; display: block; margin: 1rem 0; } .facts, figcaption, th 
 th, td { text-align: right; padding: .2rem .8rem .2rem 0; white-space: nowrap; font-weight: normal; }
 th:first-child, td:first-child { text-align: left; } tr { border-bottom: 1px solid #eee; }
 pre { background: #f6f6f4; padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; }
-.gallery { display: flex; flex-wrap: wrap; gap: .8rem; } figure { margin: 0; width: 150px; }
-figure img { margin: 0; } figcaption { font-size: .75rem; line-height: 1.3; }
+.gallery { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; } figure { margin: 0; width: 150px; }
+figure img { margin: 0; } figcaption { font-size: .75rem; line-height: 1.3; margin-top: .3rem; }
 """
 
 # What the bytes of an image file begin with.

@@ -74,7 +74,7 @@ def shrink(image: StoredImage, side: int) -> np.ndarray:
 
 def sign(views: np.ndarray) -> Signatures:
     """From grey squares (views, 32, 32)."""
-    frequencies = dctn(views, axes=(1, 2), norm="ortho")[:, ROWS, COLUMNS]  # (views, 128)
+    frequencies = np.asarray(dctn(views, axes=(1, 2), norm="ortho"))[:, ROWS, COLUMNS]  # (views, 128)
     bits = (frequencies > 0).reshape(len(views), -1, 64)
     words = (bits * BIT_VALUES).sum(axis=2, dtype=np.uint64)  # (views, 2)
     weak = mark_weakest(np.abs(frequencies[:, :64]))

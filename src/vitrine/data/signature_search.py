@@ -50,7 +50,8 @@ class BandTable:
         order = np.argsort(keys, kind="stable")
         self.numbers = numbers[order]
         self.words = database.words[self.numbers, view]  # (N, 2)
-        self.starts = np.searchsorted(keys[order], np.arange(2**BAND_BITS + 1))
+        self.counts = np.bincount(keys, minlength=2**BAND_BITS)  # of each band
+        self.starts = np.cumsum(self.counts) - self.counts
 
 
 def search_block(table: BandTable, queries: Signatures, block: np.ndarray) -> np.ndarray:
@@ -59,7 +60,7 @@ def search_block(table: BandTable, queries: Signatures, block: np.ndarray) -> np
     for view in range(len(MARGINS)):
         words = queries.words[block, view]
         keys = list_probes(words[:, 0], queries.weak[block, view], table.band)  # (Q, 42)
-        firsts, counts = table.starts[keys].reshape(-1), (table.starts[keys + 1] - table.starts[keys]).reshape(-1)
+        firsts, counts = table.starts[keys].reshape(-1), table.counts[keys].reshape(-1)
         for part in split_evenly(counts):
             places = expand_ranges(firsts[part], counts[part])
             owners = np.repeat(np.arange(part.start, part.stop) // len(FLIPS), counts[part])

@@ -56,7 +56,7 @@ class SurveyNotes:
         try:
             make_folder(self.folder)
             with whole_file(self.locate(number), by_many=True) as partial, partial.open("wb") as file:
-                np.savez(file, **list_arrays(survey))
+                np.savez(file, **list_arrays(survey))  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
         except OSError as error:
             self.is_writable = False
             notice(f"What is found cannot be kept for the next time ({summarise(error)}).")
