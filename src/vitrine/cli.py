@@ -30,10 +30,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("vitrine.commands.predict:predict", "the most likely classes of your images"),
     "probe": ("vitrine.commands.probe:probe", "logistic regression, neighbours and class means on frozen features"),
     "train": ("vitrine.commands.train:train", "a recipe: pre-train from scratch; resumes by itself"),
+    "vtab": ("vitrine.commands.vtab:vtab", "a checkpoint on the 19 tasks of VTAB-1k: score, groups, figure"),
 }
 
 # Their options have the defaults of a recipe that the first words name, so these come before the others are read.
-READ_THEIR_OWN = ("finetune", "train")
+READ_THEIR_OWN = ("finetune", "train", "vtab")
 
 USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists a command's options"
 

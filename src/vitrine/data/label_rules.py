@@ -99,7 +99,7 @@ def require_objects(fields: Fields) -> list[dict[str, Any]]:
 
 
 def require_triple(thing: Fields, name: str) -> list[float]:
-    values = thing.get(name)
+    values: Any = thing.get(name)
     is_triple = isinstance(values, list) and len(values) == 3
     if not is_triple or not all(isinstance(each, int | float) and math.isfinite(each) for each in values):
         raise ValueError(f"an object with {name}={values!r:.60}, and three numbers were needed")
@@ -107,7 +107,7 @@ def require_triple(thing: Fields, name: str) -> list[float]:
 
 
 def require_step(fields: Fields, name: str, num_steps: int) -> int:
-    value = fields.get(name)
+    value: Any = fields.get(name)
     if not is_whole(value) or not 0 <= value < num_steps:
         raise ValueError(f"{name}={value!r:.60}, and a whole number from 0 to {num_steps - 1} was needed")
     return value

@@ -34,6 +34,8 @@ class VtabTask:
     """None where any number is right."""
     folders: tuple[str, ...] = ()
     """Other names under which people keep it."""
+    label: str = "class"
+    """What the class is, in a few words."""
     rule: Rule | None = None
     val_share: float = 0.2
     """Of train where there is no val; of all images where they are not divided."""
@@ -71,6 +73,7 @@ STRUCTURED = (
         group="structured",
         num_classes=8,
         folders=("clevr_count_all",),
+        label="objects - 3",
         rule=label_clevr_count,
         val_share=0.1,
         crop=False,
@@ -80,16 +83,18 @@ STRUCTURED = (
         group="structured",
         num_classes=6,
         folders=("clevr_dist", "clevr_closest_object_distance"),
+        label="nearest object: 8, 8.5, 9, 9.5, 10",
         rule=label_clevr_distance,
         val_share=0.1,
         crop=False,
     ),
-    VtabTask(name="dmlab", group="structured", num_classes=6, rule=label_dmlab, crop=False),
+    VtabTask(name="dmlab", group="structured", num_classes=6, label="3 distances x 2 rewards", rule=label_dmlab, crop=False),
     VtabTask(
         name="dsprites_location",
         group="structured",
         num_classes=16,
         folders=("dsprites_loc", "dsprites_label_x_position"),
+        label="x of 32 // 2",
         rule=label_dsprites_location,
         val_share=0.1,
         test_share=0.1,
@@ -101,6 +106,7 @@ STRUCTURED = (
         group="structured",
         num_classes=16,
         folders=("dsprites_ori", "dsprites_label_orientation"),
+        label="angle of 40 // 2.5",
         rule=label_dsprites_orientation,
         val_share=0.1,
         test_share=0.1,
@@ -111,6 +117,7 @@ STRUCTURED = (
         group="structured",
         num_classes=4,
         folders=("kitti", "kitti_dist", "kitti_closest_vehicle_distance"),
+        label="nearest vehicle: 8, 20 m, none",
         rule=label_kitti_distance,
         crop=False,
     ),
@@ -119,6 +126,7 @@ STRUCTURED = (
         group="structured",
         num_classes=18,
         folders=("smallnorb_azi", "smallnorb_label_azimuth"),
+        label="azimuth of 18",
         rule=label_smallnorb_azimuth,
         splits_test=True,
         flip=False,
@@ -128,6 +136,7 @@ STRUCTURED = (
         group="structured",
         num_classes=9,
         folders=("smallnorb_ele", "smallnorb_label_elevation"),
+        label="elevation of 9",
         rule=label_smallnorb_elevation,
         splits_test=True,
     ),
