@@ -60,13 +60,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextmanager
 def notices_in_a_line() -> Iterator[None]:
-    """What the library says aloud, without the place in its code; other warnings as Python shows them."""
-    show = warnings.showwarning
+    """What the library says aloud, once and without the place in its code; other warnings as Python shows them."""
+    show, told = warnings.showwarning, set[str]()
 
     def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, Notice):
-            if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+            # Of several processes, one speaks; and of several runs of a checkpoint, the first says what all would.
+            if os.environ.get("RANK", "0") == "0" and str(message) not in told:
                 print_error(str(message))
+            told.add(str(message))
         else:
             show(message, category, *place, **options)
 

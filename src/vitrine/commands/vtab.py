@@ -1,7 +1,6 @@
 """`vitrine vtab`: a checkpoint on the 19 tasks of VTAB-1k, or on those of them that there are."""
 
 import sys
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,6 @@ from vitrine.commands.training import is_main, stop_here
 from vitrine.core.arguments import parse_options
 from vitrine.core.console import print_table
 from vitrine.core.files import make_folder, require_file_place, write_json
-from vitrine.core.notices import Notice
 from vitrine.core.sentences import list_names
 from vitrine.data.vtab_tasks import TASKS, VtabTask, find_task
 from vitrine.recipe import Recipe
@@ -67,9 +65,7 @@ def vtab(arguments: list[str]) -> None:
         raise ValueError("--seed and --seeds were both given: leave one of them out.")
     if options.json is not None:
         require_file_place(options.json)
-    with warnings.catch_warnings():
-        warnings.simplefilter("once", Notice)  # what a checkpoint does not say of itself is the same for every task
-        run(model, Path(root), options, protocol)
+    run(model, Path(root), options, protocol)
 
 
 def run(model: str, root: Path, options: Options, protocol: Recipe) -> None:
@@ -144,7 +140,7 @@ def report(tasks: "list[TaskResult]", survey: "Survey", protocol: str, results: 
     print(protocol)
     results |= {"protocol": protocol, "tasks": [asdict(task) for task in tasks]}
     results |= {"groups": [asdict(score) for score in scores], "score": None if overall is None else asdict(overall)}
-    draw_scores(scores, tasks, f"VTAB-1k: {name_model(results['model'])}", protocol, options.out / "vtab.png")
+    draw_scores(scores, tasks, name_model(results["model"]), protocol, options.out / "vtab.png")
     for path in (options.out / "vtab.json", options.json):
         if path is not None:
             write_json(path, results)

@@ -108,7 +108,8 @@ def vtab(transfer: Transfer) -> Recipe:
 
     Expect 72.72 % accuracy, the mean of 19 tasks, from ViT-L/16 of ImageNet-21k, 77.63 % from ViT-H/14 of JFT-300M (table 2).
 
-        vitrine finetune MODEL DATA --recipe vtab
+        vitrine vtab MODEL ROOT                          all tasks, as folders of ROOT
+        vitrine finetune MODEL DATA --recipe vtab        one of them
     """
     return build_finetuning(transfer, total_steps=2_500, learning_rate=0.01)
 

@@ -13,7 +13,7 @@ from vitrine.core.files import make_folder
 from vitrine.core.notices import notice
 from vitrine.core.runtime import start_runtime
 from vitrine.core.sentences import summarise
-from vitrine.data.vtab_tasks import TASKS
+from vitrine.data.vtab_tasks import GROUPS
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run.run import Diverged, run_recipe
 from vitrine.run.summary import Summary
@@ -73,7 +73,7 @@ def describe_result(found: FoundTask, summaries: Sequence[Summary]) -> TaskResul
 
 def sweep_settings(recipe: Recipe, config: VtabConfig, found: Sequence[FoundTask], out: Path) -> Sweep:
     """Each setting on every task of the benchmark, or on all where there is none of it; test images are not looked at."""
-    chosen_by = [each for each in found if each.task.name in TASKS and each.group != "other"] or list(found)
+    chosen_by = [each for each in found if each.group in GROUPS] or list(found)
     evaluation = {"num_times": 1, "test": False}
     trials = {each: with_changes(apply_setting(recipe, each), evaluation=evaluation) for each in list_settings(recipe, config)}
     accuracies: dict[Setting, tuple[float, ...]] = {}

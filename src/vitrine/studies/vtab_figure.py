@@ -1,10 +1,16 @@
 """The scores of VTAB by group, as figure 2 of arXiv:2010.11929 shows them."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vitrine.core.figures import save_figure
+from vitrine.core.figures import save_figure, shorten
+from vitrine.data.vtab_tasks import GROUPS
 from vitrine.studies.vtab_scores import OVERALL, Score, TaskResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = {
     OVERALL: "#3d405b",
@@ -14,34 +20,42 @@ COLOURS = {
     "generated": "#b08bbb",
     "other": "#a3a3a3",
 }
-GROUPS_OF = {OVERALL: ("natural", "specialised", "structured")}
+LETTERS_PER_INCH = 13  # of the note below
+
+DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": "#222222", "markeredgecolor": "white"}
 
 
-def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], title: str, note: str, path: Path) -> None:
+def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: str, note: str, path: Path) -> None:
     """A bar for each group with its spread over seeds, where there are several, and a dot for each task, written as PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.2 + 1.35 * len(scores), 4.8), dpi=120, layout="constrained")
-    figure.suptitle(title, fontsize=13, wrap=True, parse_math=False)
+    width = 2.2 + 1.35 * len(scores)
+    figure = Figure(figsize=(width, 5.0), dpi=120, layout="constrained")
+    figure.suptitle(f"VTAB-1k: {shorten(model)}", fontsize=13, parse_math=False)
     panel = figure.add_subplot()
     for place, score in enumerate(scores):
-        error = None if score.std is None else 100 * score.std
-        panel.bar(place, 100 * score.mean, width=0.66, color=COLOURS[score.name], yerr=error, capsize=5, zorder=2)
-        members = [each.mean for each in results if each.group in GROUPS_OF.get(score.name, (score.name,))]
-        panel.plot([place - 0.24] * len(members), [100 * mean for mean in members], **DOTS)
-        top = max(100 * score.mean + (error or 0.0), 0.0)
-        panel.annotate(f"{100 * score.mean:.1f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=11)
+        groups = GROUPS if score.name == OVERALL else (score.name,)
+        draw_bar(panel, place, score, [each.mean for each in results if each.group in groups])
     panel.set_xticks(range(len(scores)), [label_bar(score) for score in scores], fontsize=10)
-    panel.set_ylim(0.0, 105.0)
+    panel.set_ylim(0.0, 108.0)
     panel.set_yticks(range(0, 101, 20))
     panel.set_ylabel("top-1 accuracy (%)", fontsize=11)
-    panel.set_xlabel(note, fontsize=9, color="#555555", parse_math=False)
+    panel.set_xlabel(
+        textwrap.fill(note, int(LETTERS_PER_INCH * width)), fontsize=9, color="#555555", parse_math=False, labelpad=10
+    )
     panel.grid(axis="y", color="#eeeeee", zorder=0)
     panel.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
 
 
-DOTS = {"linestyle": "", "marker": "o", "markersize": 4, "color": "black", "alpha": 0.55, "zorder": 3, "clip_on": False}
+def draw_bar(panel: "Axes", place: int, score: Score, members: Sequence[float]) -> None:
+    spread = 100 * (score.std or 0.0)
+    panel.bar(place, 100 * score.mean, width=0.66, color=COLOURS[score.name], zorder=2)
+    if score.std is not None:
+        panel.errorbar(place, 100 * score.mean, yerr=spread, color="black", capsize=5, zorder=4)
+    panel.plot([place - 0.24] * len(members), [100 * mean for mean in members], zorder=3, clip_on=False, **DOTS)
+    figure, above = f"{100 * score.mean:.1f}", (place, 100 * score.mean + spread)
+    panel.annotate(figure, above, (0, 3), textcoords="offset points", ha="center", fontsize=11, zorder=5)
 
 
 def label_bar(score: Score) -> str:

@@ -89,7 +89,7 @@ def open_task(name: str, where: str) -> FoundTask:
     if train.labels.has_several or len(train.class_names) < 2:
         raise ValueError(f"The images of {where} do not have one label each, of two or more classes, as a task needs: move it.")
     if len(train) < NUM_IMAGES:
-        notice(f"{name} has {len(train)} images to learn from instead of {NUM_IMAGES:,}, and all of them are taken.")
+        notice(f"{name} has {len(train)} images to learn from instead of {NUM_IMAGES:,}: its data has too few for 800 and 200.")
     return FoundTask(task, choose_group(task, len(train.class_names)), source, len(train.class_names), len(train), len(test))
 
 
