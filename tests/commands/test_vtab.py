@@ -124,8 +124,10 @@ def test_the_sweep_sets_rate_and_length(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_without_a_task_of_the_benchmark_there_is_no_score(capsys: pytest.CaptureFixture[str]) -> None:
-    vtab("tiny", "tasks", "--tasks", "cifar10", "--out", "other", *SHORT)
+    vtab("tiny", "tasks", "--tasks", "cifar10", "--test-images", 5, "--out", "other", *SHORT)
     output = capsys.readouterr().out
+    assert "at most 5 test images instead of all" in output
+    assert json.loads(Path("other/vtab.json").read_text())["tasks"][0]["num_test_images"] == 5
     assert "There is no VTAB score, because none of its 19 tasks was run (other: " in output
     assert "Missing" not in output
     assert json.loads(Path("other/vtab.json").read_text())["score"] is None

@@ -104,3 +104,24 @@ def test_what_is_missing_is_said(splits: tuple[str, ...]) -> None:
 def test_a_task_needs_its_data(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name} was given, and a task and its data were needed: write it as vtab:pets:DATA"):
         find_data(name)
+
+
+def test_fewer_test_images_are_some_of_them(tmp_path: Path) -> None:
+    folder = make_vtab(tmp_path / "kitti")
+    np.savez(tmp_path / "made.npz", x_train=np.zeros((20, 4, 4), np.uint8), y_train=np.arange(20) % 2)
+    with np.load(tmp_path / "made.npz") as made:
+        np.savez(tmp_path / "pets.npz", **made, x_test=np.zeros((50, 4, 4), np.uint8), y_test=np.arange(50) % 2)
+    for task, where, whole in (("kitti_distance", folder, 3), ("pets", tmp_path / "pets.npz", 50)):
+        every = find_data(f"vtab:{task}:{where}")
+        few, more = (find_data(f"vtab:{task}@{limit}:{where}") for limit in (2, 99))
+        assert (len(every.open("test")), len(few.open("test")), len(more.open("test"))) == (whole, 2, whole)
+        assert set(list_names(few.open("test"))) < set(list_names(every.open("test")))
+        assert list_names(few.open("train800val200")) == list_names(every.open("train800val200"))
+
+
+@pytest.mark.parametrize("limit", ["", "0", "-1", "x", "1.5"])
+def test_the_number_of_test_images_is_a_number(limit: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"asks for '.*' test images, and a whole number of at least 1 was needed: write pets@500"
+    ):
+        find_data(f"vtab:pets@{limit}:shapes")

@@ -16,6 +16,7 @@ from vitrine.studies.config import VtabConfig
         ({"lengths": (10,)}, "done by --sweep"),
         ({"sweep": True, "rates": (0.1, -1.0)}, r"rates=\(0\.1, -1\.0\) must be above 0"),
         ({"sweep": True, "lengths": (0,)}, r"lengths=\(0,\) must be a tuple of whole numbers of at least 1"),
+        ({"test_images": 0}, "test_images=0 must be at least 1"),
         ({"generated": 1}, "generated=1 must be True or False"),
     ],
 )

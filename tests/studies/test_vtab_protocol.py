@@ -74,6 +74,7 @@ def test_departures_are_named(protocol: Recipe) -> None:
         "optim.warmup_steps 5 instead of 500",
         "total_steps 60 instead of 2500",
     ]
+    assert list_departures(protocol, protocol, 500) == ["at most 500 test images instead of all"]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_only_the_benchmark_s_tasks_count() -> None:
     """The score says of how many tasks it is; others have means of their own."""
     accuracies = {"natural": (0.5, 0.7), "structured": (0.3,), "generated": (0.9, 0.8), "other": (1.0,)}
     results = [
-        build_result(name=f"{group}-{place}", group=group, accuracies=[value], num_test_images=100)  # pyright: ignore[reportArgumentType]
+        build_result(name=f"{group}-{place}", group=group, accuracies=[value], num_test_images=100)
         for group, values in accuracies.items()
         for place, value in enumerate(values)
     ]

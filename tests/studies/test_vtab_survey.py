@@ -37,7 +37,7 @@ def make_folder(folder: Path, num_classes: int) -> Path:
 
 
 def survey(root: Path, **fields: object) -> Survey:
-    return survey_tasks(root, VtabConfig(**fields), OUT)  # pyright: ignore[reportArgumentType]
+    return survey_tasks(root, VtabConfig(**fields), OUT)
 
 
 def test_tasks_of_any_kind_are_found(tmp_path: Path) -> None:

@@ -133,17 +133,27 @@ def find_built_in(name: str) -> Data:
 
 
 def find_vtab_task(name: str) -> Data:
-    """`vtab:TASK:DATA`: of any data the 800, 200 and 1000 images that a task of VTAB-1k has, and its test images."""
+    """`vtab:TASK:DATA`: of any data the 800, 200 and 1000 images that a task of VTAB-1k has, and its test images.
+
+    `vtab:TASK@500:DATA` has at most so many of these.
+    """
     from vitrine.data.vtab_splits import SPLITS, divide, open_task_split
 
     called, colon, where = name.removeprefix(VTAB).partition(":")
     if not called or not colon or not where:
         raise ValueError(f"{name} was given, and a task and its data were needed: write it as {VTAB}pets:DATA.")
+    called, at, limit = called.partition("@")
+    if at and not re.fullmatch("[1-9][0-9]{0,8}", limit):
+        raise ValueError(
+            f"{name} asks for {limit!r} test images, and a whole number of at least 1 was needed: write {called}@500."
+        )
     task = find_task(called)
     data = find_factor_data(task, Path(where)) or find_data(where)
     if data.kind != "vtab":
         divide(task, data.splits)  # what is missing is said before anything is opened
-    return Data(name, data.kind, SPLITS, partial(open_task_split, task, data.splits, data.open))
+    return Data(
+        name, data.kind, SPLITS, partial(open_task_split, task, data.splits, data.open, test_images=int(limit) if at else None)
+    )
 
 
 def find_factor_data(task: VtabTask, path: Path) -> Data | None:

@@ -33,15 +33,18 @@ class Part:
     stop: float = 1.0
 
 
-def open_task_split(task: VtabTask, splits: tuple[str, ...], open_split: Open, split: str | None) -> Source:
-    """`splits` and `open_split` are of the data; `split` is one of SPLITS."""
+def open_task_split(
+    task: VtabTask, splits: tuple[str, ...], open_split: Open, split: str | None, test_images: int | None = None
+) -> Source:
+    """`splits` and `open_split` are of the data; `split` is one of SPLITS; `test_images` is the most of test, None for all."""
     assert split is not None
+    most = test_images if split == "test" else SIZES.get(split)
     if WHOLE in splits:
-        return open_split(split)
+        return take(open_split(split), Part(split), most if split == "test" else None)
     if split == WHOLE:
         return Joined([open_task_split(task, splits, open_split, part) for part in SIZES])
     part = divide(task, splits)[split]
-    return take(open_split(part.split), part, SIZES.get(split))
+    return take(open_split(part.split), part, most)
 
 
 def divide(task: VtabTask, splits: tuple[str, ...]) -> dict[str, Part]:

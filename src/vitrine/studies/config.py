@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vitrine.core.checks import require_counts, require_field_types
+from vitrine.core.checks import require_at_least, require_counts, require_field_types
 
 # Around the recipe's own, which is the better of each pair in the paper (appendix B.1.1); it does not name the other.
 RATE_FACTORS = (0.3, 1.0)
@@ -17,6 +17,8 @@ class VtabConfig:
     """Only these, as pets flowers102; all that are found, if none is named."""
     generated: bool = False
     """Three more tasks on generated images, with a mean of their own: where a shape is, where it points, how many dots."""
+    test_images: int | None = None
+    """Measure on at most so many test images of each task, where all would take too long; None: all, as the benchmark."""
     seeds: tuple[int, ...] = ()
     """Several runs of each task, as 0 1 2, and the mean and spread of what they reach."""
     sweep: bool = False
@@ -28,6 +30,8 @@ class VtabConfig:
 
     def __post_init__(self) -> None:
         require_field_types(self)
+        if self.test_images is not None:
+            require_at_least(self, 1, "test_images")
         require_counts(self, "lengths", "steps of training")
         if not all(rate > 0 for rate in self.rates):
             raise ValueError(f"rates={self.rates} must be above 0.")

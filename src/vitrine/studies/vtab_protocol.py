@@ -43,10 +43,11 @@ def check_recipe(recipe: Recipe, protocol: Recipe) -> None:
         raise ValueError("VTAB needs the supervised objective and a length in steps, as total_steps=2500: leave others out.")
 
 
-def list_departures(recipe: Recipe, protocol: Recipe) -> list[str]:
+def list_departures(recipe: Recipe, protocol: Recipe, test_images: int | None = None) -> list[str]:
     """In words, every setting that is not the paper's."""
     usual = dict(list_fields(protocol.to_json()))
-    return [
+    tested = [] if test_images is None else [f"at most {test_images} test images instead of all"]
+    return tested + [
         f"{name} {value} instead of {usual[name]}"
         for name, value in list_fields(recipe.to_json())
         if value != usual[name] and not any(name == free or name.startswith(f"{free}.") for free in NO_PROTOCOL)

@@ -48,7 +48,7 @@ def survey_tasks(root: Path, config: VtabConfig, out: Path) -> Survey:
             f"{root} has no task: put folders in it that are called as tasks, as pets or dtd (`vitrine vtab --list`), or take "
             "--generated."
         )
-    return Survey(tuple(open_task(name, sources[name]) for name in wanted), missing)
+    return Survey(tuple(open_task(name, sources[name], config.test_images) for name in wanted), missing)
 
 
 def list_sources(root: Path, out: Path) -> dict[str, str]:
@@ -82,8 +82,9 @@ def choose_wanted(sources: dict[str, str], tasks: tuple[str, ...]) -> list[str]:
     return [name for name in sources if not tasks or name in tasks]
 
 
-def open_task(name: str, where: str) -> FoundTask:
-    task, source = find_task(name), f"{VTAB}{name}:{where}"
+def open_task(name: str, where: str, test_images: int | None) -> FoundTask:
+    task, limit = find_task(name), "" if test_images is None else f"@{test_images}"
+    source = f"{VTAB}{name}{limit}:{where}"
     data = find_data(source)
     train, test = data.open(WHOLE), data.open("test")
     if train.labels.has_several or len(train.class_names) < 2:
