@@ -13,11 +13,13 @@ from tests.commands.test_finetune import SIDE, draw
 from tests.run.test_run import interrupt_at
 from tests.studies.test_vtab_survey import make_arrays
 from vitrine.cli import main
+from vitrine.commands.vtab import describe_protocol
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.vtab_tasks import TASKS
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
+from vitrine.studies.vtab_protocol import build_protocol
 
 SHORT = (
     *("--total-steps", 2, "--optim.warmup-steps", 0, "--loader.batch-size", 8, "--loader.num-workers", 0),
@@ -165,3 +167,8 @@ def test_mistakes_cost_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "done by --sweep" in fail(capsys, "tiny", "tasks", "--rates", 0.1)
     assert "the folder no does not exist" in fail(capsys, "tiny", "tasks", "--json", "no/all.json", *SHORT)
     assert not Path("runs/tiny-tasks-vtab").exists()
+
+
+def test_the_paper_s_own_protocol_is_called_so() -> None:
+    described = describe_protocol(build_protocol("tiny", "tasks"), [], is_swept=False)
+    assert described == "The paper's protocol: rate 0.01, 2,500 steps of 512 images, 384 px."

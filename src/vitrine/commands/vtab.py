@@ -86,7 +86,8 @@ def run(model: str, root: Path, options: Options, protocol: Recipe) -> None:
     if suite.interrupted_by is not None:
         stop_here(suite.interrupted_by.interrupted_by, suite.interrupted_by)
     if is_main():
-        report(suite.results, survey, describe_protocol(recipe, departures), results | {"recipe": recipe.to_json()}, options)
+        results |= {"recipe": recipe.to_json(), "protocol": describe_protocol(recipe, departures, options.suite.sweep)}
+        report(suite.results, survey, results, options)
 
 
 def choose_setting(recipe: Recipe, options: Options, survey: "Survey") -> tuple[Recipe, list[dict[str, Any]]]:
@@ -98,17 +99,11 @@ def choose_setting(recipe: Recipe, options: Options, survey: "Survey") -> tuple[
     sweep = sweep_settings(recipe, options.suite, survey.found, options.out / "sweep")
     if sweep.interrupted_by is not None:
         stop_here(sweep.interrupted_by.interrupted_by, sweep.interrupted_by)
-    rows = list_trials(sweep)
+    trials = list_trials(sweep)
     if is_main():
-        columns = ("learning rate", "steps", "mean top-1 on val", "")
-        print_table(
-            columns,
-            [
-                (f"{row['learning_rate']:g}", f"{row['total_steps']:,}", format_share(row["mean"]), "chosen" * row["is_chosen"])
-                for row in rows
-            ],
-        )
-    return apply_setting(recipe, sweep.best), rows
+        print_table(("learning rate", "steps", "mean top-1 on val", ""), [format_trial(trial) for trial in trials])
+        print()
+    return apply_setting(recipe, sweep.best), trials
 
 
 def list_trials(sweep: "Sweep") -> list[dict[str, Any]]:
@@ -118,16 +113,23 @@ def list_trials(sweep: "Sweep") -> list[dict[str, Any]]:
     ]
 
 
-def describe_protocol(recipe: Recipe, departures: list[str]) -> str:
-    """In a sentence or two, whether it is the paper's."""
-    setting = f"rate {recipe.optim.learning_rate:g}, {recipe.total_steps:,} steps of {recipe.loader.batch_size} images, "
+def format_trial(trial: dict[str, Any]) -> tuple[str, ...]:
+    chosen = "chosen" if trial["is_chosen"] else ""
+    return (f"{trial['learning_rate']:g}", f"{trial['total_steps']:,}", format_share(trial["mean"]), chosen)
+
+
+def describe_protocol(recipe: Recipe, departures: list[str], is_swept: bool) -> str:
+    """In a sentence, whether it is the paper's."""
+    chosen = " (chosen by the sweep)" if is_swept else ""
+    steps = f"{recipe.total_steps:,} steps{chosen} of {recipe.loader.batch_size} images"
     size = "the checkpoint's size" if recipe.model.image_size is None else f"{recipe.model.image_size} px"
+    setting = f"rate {recipe.optim.learning_rate:g}, {steps}, {size}"
     if not departures:
-        return f"The paper's protocol: {setting}{size}."
-    return f"Not the paper's protocol ({setting}{size}): {'; '.join(departures)}."
+        return f"The paper's protocol: {setting}."
+    return f"Not the paper's protocol, but {setting}: {'; '.join(departures)}."
 
 
-def report(tasks: "list[TaskResult]", survey: "Survey", protocol: str, results: dict[str, Any], options: Options) -> None:
+def report(tasks: "list[TaskResult]", survey: "Survey", results: dict[str, Any], options: Options) -> None:
     from vitrine.studies.vtab_figure import draw_scores
     from vitrine.studies.vtab_scores import compute_scores, find_overall
 
@@ -137,13 +139,12 @@ def report(tasks: "list[TaskResult]", survey: "Survey", protocol: str, results: 
     print(describe_score(overall, scores))
     if survey.missing:
         print(f"Missing: {list_names(survey.missing, len(TASKS))}.")
-    print(protocol)
-    results |= {"protocol": protocol, "tasks": [asdict(task) for task in tasks]}
-    results |= {"groups": [asdict(score) for score in scores], "score": None if overall is None else asdict(overall)}
-    draw_scores(scores, tasks, name_model(results["model"]), protocol, options.out / "vtab.png")
+    print(results["protocol"])
+    draw_scores(scores, tasks, name_model(results["model"]), results["protocol"], options.out / "vtab.png")
+    figures = {"tasks": [asdict(task) for task in tasks], "groups": [asdict(score) for score in scores]}
     for path in (options.out / "vtab.json", options.json):
         if path is not None:
-            write_json(path, results)
+            write_json(path, {**results, **figures, "score": None if overall is None else asdict(overall)})
     print(f"The figure is {options.out / 'vtab.png'}, all of it as JSON in {options.out / 'vtab.json'}.")
 
 
