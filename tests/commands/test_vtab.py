@@ -103,8 +103,9 @@ def test_a_suite_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert results["missing"] == [name for name in TASKS if name not in ("svhn", "kitti_distance")]
     assert f"Missing: {', '.join(results['missing'])}." in output.out
     assert results["is_paper_protocol"] is False
-    assert (
-        "Not the paper's protocol (rate 0.01, 2 steps of 8 images, 16 px): model.image_size 16 instead of 384; " in output.out
+    assert results["protocol"] in output.out
+    assert results["protocol"].startswith(
+        "Not the paper's protocol, but rate 0.01, 2 steps of 8 images, 16 px: model.image_size 16"
     )
     assert "total_steps 2 instead of 2500" in results["departures"]
     assert [line.split()[0] for line in output.out.splitlines()[:4]] == ["task", "svhn", "kitti_distance", "cifar10"]
@@ -122,7 +123,7 @@ def test_the_sweep_sets_rate_and_length(capsys: pytest.CaptureFixture[str]) -> N
     assert results["score"]["std"] is None
     output = capsys.readouterr().out
     assert "chosen" in output
-    assert f"rate 0.01, {chosen['total_steps']} steps" in output
+    assert f"rate 0.01, {chosen['total_steps']} steps (chosen by the sweep) of 8 images" in output
 
 
 def test_without_a_task_of_the_benchmark_there_is_no_score(capsys: pytest.CaptureFixture[str]) -> None:
