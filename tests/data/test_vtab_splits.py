@@ -91,7 +91,7 @@ def test_generated_tasks_have_a_thousand_images() -> None:
     block = whole.read_block(np.array([999, 0]))
     assert block is not None
     np.testing.assert_array_equal(block[0], data.open("val").read(199)[0].pixels())
-    np.testing.assert_array_equal(block[1], data.open("train").read(0)[0].pixels())
+    np.testing.assert_array_equal(block[1], whole.read(0)[0].pixels())
 
 
 @pytest.mark.parametrize("splits", [("train",), ("test",), ("val", "test")])
