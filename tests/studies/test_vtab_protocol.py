@@ -85,6 +85,7 @@ def test_departures_are_named(protocol: Recipe) -> None:
         ({"evaluation": {"num_times": 2}}, r"leave evaluation\.\* out"),
         ({"evaluation": {"test": False}}, r"leave evaluation\.\* out"),
         ({"total_steps": None, "epochs": 3.0}, r"a length in steps, as total_steps=2500"),
+        ({"epochs": 3.0}, r"a length in steps, as total_steps=2500"),
         ({"objective": "masked-patches"}, "needs the supervised objective"),
     ],
 )

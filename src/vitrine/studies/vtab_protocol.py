@@ -39,7 +39,7 @@ def check_recipe(recipe: Recipe, protocol: Recipe) -> None:
             raise ValueError(f"data.{name} is set for each task by VTAB itself: leave it out.")
     if recipe.evaluation.num_times != 0 or not recipe.evaluation.test:
         raise ValueError("VTAB trains on all images that could be watched, and measures once on test: leave evaluation.* out.")
-    if recipe.objective != "supervised" or recipe.total_steps is None:
+    if recipe.objective != "supervised" or recipe.total_steps is None or recipe.epochs is not None:
         raise ValueError("VTAB needs the supervised objective and a length in steps, as total_steps=2500: leave others out.")
 
 
