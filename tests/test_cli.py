@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from tests.test_package import BLOCKS
 from vitrine import cli
+from vitrine.core.notices import notice
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
@@ -103,6 +105,20 @@ def test_a_mistake_in_a_command_of_two_words_names_both(capsys: pytest.CaptureFi
     assert err.count("\n") == 1
 
 
+def test_a_notice_is_given_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where others have changed the filters meanwhile, after which Python forgets what it showed."""
+
+    def tell(name: str, arguments: list[str]) -> None:
+        for text in ("the same", "the same", "another", "the same"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                notice(text)
+
+    monkeypatch.setattr(cli, "run_command", tell)
+    cli.main(["models"])
+    assert capsys.readouterr().err == "vitrine: the same\nvitrine: another\n"
+
+
 def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(name: str, arguments: list[str]) -> None:
         raise KeyboardInterrupt
@@ -130,6 +146,7 @@ def test_commands_that_read_their_own_words_are_commands_like_the_others(name: s
 def test_help_of_training_needs_no_torch(block: str) -> None:
     """With the values of a recipe, and of data that was opened for it."""
     commands = [["train", "digits", "--help"], ["finetune", "a-model", "shapes", "--help"], ["finetune", "--help"]]
+    commands.append(["vtab", "a-model", "tasks", "--help"])
     code = f"""{BLOCKS[block]}
 from vitrine.cli import main
 for words in {commands!r}:
@@ -145,4 +162,5 @@ for words in {commands!r}:
         "usage: vitrine train digits",
         "usage: vitrine finetune a-model shapes",
         "usage: vitrine finetune MODEL DATA",
+        "usage: vitrine vtab a-model tasks",
     ]

@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": {"recipe", "core", "data", "models", "objectives", "train", "evaluate"},
     "run": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "recipe"},
     "inspection": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "run"},
-    "studies": {"core", "recipe", "run"},
+    "studies": {"core", "data", "evaluate", "recipe", "recipes", "run"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 

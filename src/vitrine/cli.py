@@ -32,10 +32,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("vitrine.commands.predict:predict", "the most likely classes of your images"),
     "probe": ("vitrine.commands.probe:probe", "logistic regression, neighbours and class means on frozen features"),
     "train": ("vitrine.commands.train:train", "a recipe: pre-train from scratch; resumes by itself"),
+    "vtab": ("vitrine.commands.vtab:vtab", "a checkpoint on the 19 tasks of VTAB-1k: score, groups, figure"),
 }
 
 # Their options have the defaults of a recipe that the first words name, so these come before the others are read.
-READ_THEIR_OWN = ("finetune", "train")
+READ_THEIR_OWN = ("finetune", "train", "vtab")
 
 USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists a command's options"
 
@@ -61,13 +62,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextmanager
 def notices_in_a_line() -> Iterator[None]:
-    """What the library says aloud, without the place in its code; other warnings as Python shows them."""
-    show = warnings.showwarning
+    """What the library says aloud, once and without the place in its code; other warnings as Python shows them."""
+    show, told = warnings.showwarning, set[str]()
 
     def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, Notice):
-            if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+            # Of several processes, one speaks; and of several runs of a checkpoint, the first says what all would.
+            if os.environ.get("RANK", "0") == "0" and str(message) not in told:
                 print_error(str(message))
+            told.add(str(message))
         else:
             show(message, category, *place, **options)
 

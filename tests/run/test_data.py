@@ -213,3 +213,13 @@ def test_an_evaluation_leaves_out_what_cannot_be_read_if_training_does(tmp_path:
     with pytest.warns(match=r"Skipped .*a/1\.png"):
         seen = [index for batch in loader.read_once() for index in batch.index.tolist()]
     assert seen == [0, 2, 3, 4, 5]
+
+
+def test_of_vtab_s_thousand_images_none_is_watched(tmp_path: Path) -> None:
+    """Its 200 for validation are among them."""
+    source = f"vtab:photos:{write_arrays(tmp_path / 'made.npz', ('train', 'test'))}"
+    whole = open_run_data(make(source, split="train800val200"))
+    assert (len(whole.train), whole.watched, len(names(whole.test))) == (30, None, 7)
+    part = open_run_data(make(source, split="train800"))
+    assert (len(part.train), part.watched_name, len(names(part.watched))) == (24, "val", 6)
+    assert not set(names(part.train)) & set(names(part.watched))

@@ -13,10 +13,12 @@ SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
+    "train800": "train",
     "val": "val",
     "valid": "val",
     "validation": "val",
     "dev": "val",
+    "val200": "val",
     "test": "test",
     "testing": "test",
 }

@@ -14,12 +14,17 @@ from vitrine.data.kind import Kind, normalise_split, require_split
 from vitrine.data.memory import hold_in_memory
 from vitrine.data.source import Source
 from vitrine.data.subset import exclude, hold_out, select
+from vitrine.data.vtab_tasks import VtabTask, find_task
 
 BUILT_IN = ("digits", "shapes")
+VTAB = "vtab:"
 
 # Each has a module of its name in `sources`. The more particular come first: a folder of CIFAR's files is no image folder,
 # while what ImageNet's archives unpack to would pass for one.
-KINDS = ("packed", "cifar", "idx", "pets", "flowers", "imagenet", "tar_shards", "parquet", "arrays", "manifest", "folder")
+KINDS = (
+    *("packed", "vtab", "cifar", "idx", "pets", "flowers", "imagenet"),
+    *("tar_shards", "parquet", "arrays", "manifest", "folder"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ def find_data(data: str | Path) -> Data:
         from vitrine.data.sources.hub import list_hub_splits, open_hub
 
         return Data(name, "hub", list_hub_splits(name), partial(open_hub, name))
+    if name.startswith(VTAB):
+        return find_vtab_task(name)
     if re.split("[:@]", name)[0] in BUILT_IN:
         if find_kind(Path(name)) is not None:  # a folder of another kind, as of a run with that name, is not meant
             raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
@@ -125,6 +132,45 @@ def find_built_in(name: str) -> Data:
     return Data(name, "digits", digits.SPLITS, digits.open_digits)
 
 
+def find_vtab_task(name: str) -> Data:
+    """`vtab:TASK:DATA`: of any data the 800, 200 and 1000 images that a task of VTAB-1k has, and its test images.
+
+    `vtab:TASK@500:DATA` has at most so many of these.
+    """
+    from vitrine.data.vtab_splits import SPLITS, divide, open_task_split
+
+    called, colon, where = name.removeprefix(VTAB).partition(":")
+    if not called or not colon or not where:
+        raise ValueError(f"{name} was given, and a task and its data were needed: write it as {VTAB}pets:DATA.")
+    called, at, limit = called.partition("@")
+    if at and not re.fullmatch("[1-9][0-9]{0,8}", limit):
+        raise ValueError(
+            f"{name} asks for {limit!r} test images, and a whole number of at least 1 was needed: write {called}@500."
+        )
+    task = find_task(called)
+    data = find_factor_data(task, Path(where)) or find_data(where)
+    if data.kind != "vtab":
+        divide(task, data.splits)  # what is missing is said before anything is opened
+    return Data(
+        name, data.kind, SPLITS, partial(open_task_split, task, data.splits, data.open, test_images=int(limit) if at else None)
+    )
+
+
+def find_factor_data(task: VtabTask, path: Path) -> Data | None:
+    """Data whose list has annotations instead of classes, if the task can tell classes from them."""
+    from vitrine.data.sources.factors import find_factors, list_factor_splits, open_factors
+
+    found = None if task.rule is None else find_factors(path)
+    if found is None or task.rule is None or task.num_classes is None:
+        return None
+    return Data(
+        str(found),
+        "annotations",
+        list_factor_splits(found, task.rule),
+        partial(open_factors, found, task.rule, task.num_classes),
+    )
+
+
 def find_on_disk(path: Path) -> Data:
     kind = find_kind(path)
     if kind is not None:
@@ -135,7 +181,7 @@ def find_on_disk(path: Path) -> Data:
         raise FileNotFoundError(f"There is no data at {path}: give a folder, a file, {HUB}org/name, {' or '.join(BUILT_IN)}.")
     raise ValueError(
         f"{path} is no data of a known kind; a folder of images, a CSV or JSONL manifest, IDX files, .npz arrays, tar shards, "
-        "Parquet, or an official layout (CIFAR, Pets, Flowers, ImageNet) was needed: check the path."
+        "Parquet, or an official layout (CIFAR, Pets, Flowers, ImageNet, VTAB-1k) was needed: check the path."
     )
 
 

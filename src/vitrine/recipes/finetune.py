@@ -107,6 +107,7 @@ def vtab(transfer: Transfer) -> Recipe:
     """A checkpoint on a task of VTAB-1k for 2,500 steps at 384 px (table 4).
 
     Expect 72.72 % accuracy, the mean of 19 tasks, from ViT-L/16 of ImageNet-21k, 77.63 % from ViT-H/14 of JFT-300M (table 2).
+    All tasks together, as folders of ROOT: vitrine vtab MODEL ROOT.
 
         vitrine finetune MODEL DATA --recipe vtab
     """

@@ -11,6 +11,7 @@ from vitrine.data.memory import hold_in_memory
 from vitrine.data.opening import find_data, open_configured
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
+from vitrine.data.sources.vtab import WHOLE
 from vitrine.recipe import Recipe
 
 
@@ -75,7 +76,8 @@ def require_watched(watched: Source | None, train: Source, recipe: Recipe) -> No
 def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Source | None:
     """A split that is not trained on, if there is one."""
     trained_on = None if config.split is None else normalise_split(config.split)
-    if split not in splits or split in (config.split, trained_on):
+    is_within = split == "val" and config.split == WHOLE  # of VTAB-1k, where both are one split too
+    if split not in splits or split in (config.split, trained_on) or is_within:
         return None
     source = find_data(config.source).open(split)
     return hold_in_memory(source, config.bad_images) if config.in_memory else source

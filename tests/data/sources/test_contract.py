@@ -24,6 +24,7 @@ from tests.data.sources.test_packed import make_packed
 from tests.data.sources.test_parquet import make_parquet
 from tests.data.sources.test_pets import make_pets
 from tests.data.sources.test_tar_shards import make_tar_shards
+from tests.data.sources.test_vtab import make_vtab
 from vitrine.data.config import AugmentConfig, LoaderConfig
 from vitrine.data.kind import order_splits
 from vitrine.data.loader import Loader
@@ -38,6 +39,7 @@ from vitrine.data.transforms import Augmentation
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "packed": make_packed,
+    "vtab": make_vtab,
     "cifar": make_cifar,
     "idx": make_idx,
     "pets": make_pets,
@@ -92,7 +94,7 @@ def test_it_is_recognised_as_what_it_is(data: Data) -> None:
 
 
 def test_splits_have_usual_names_and_share_their_classes(data: Data, source: Source) -> None:
-    assert set(data.splits) <= {"train", "val", "test", "real"}
+    assert set(data.splits) <= {"train", "val", "test", "real", "train800val200"}
     others = [split for split in data.splits if split != "train"]
     assert {data.open(split).class_names for split in others} <= {source.class_names}
 

@@ -6,6 +6,7 @@ How the file is written is the matter of `manifest_rows`.
 import os
 import re
 from array import array
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from vitrine.data.sources.manifest_rows import SUFFIXES, Row, read_rows
 # "007" is a name, as the codes of postal areas are: whoever counts writes 7.
 CLASS_INDEX = re.compile(r"0|[1-9][0-9]*")
 OTHER_NUMBER = re.compile(r"-?[0-9]+(\.0*)?")
+
+Reader = Callable[[Path], Iterator[Row]]
 
 
 class Table:
@@ -53,14 +56,14 @@ def is_manifest(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and os.path.isfile(path)
 
 
-def list_manifest_splits(path: Path) -> tuple[str, ...]:
+def list_manifest_splits(path: Path, read: Reader = read_rows) -> tuple[str, ...]:
     """Without a look at the rest of a row, and at one row only where there are no splits: all is checked at opening."""
-    divided = takewhile(lambda row: row.split is not None, read_rows(path))
+    divided = takewhile(lambda row: row.split is not None, read(path))
     return order_splits({normalise_split(row.split or "") for row in divided})
 
 
-def open_manifest(path: Path, split: str | None) -> FileSource:
-    table = load_table(path)
+def open_manifest(path: Path, split: str | None, read: Reader = read_rows) -> FileSource:
+    table = load_table(path, read)
     root = os.path.dirname(os.path.abspath(path))
     listed = load_class_list(Path(root))
     class_names, indices = settle_classes(path, table, listed)
@@ -75,11 +78,11 @@ def open_manifest(path: Path, split: str | None) -> FileSource:
 KIND = Kind("manifest", is_manifest, list_manifest_splits, open_manifest)
 
 
-def load_table(path: Path) -> Table:
+def load_table(path: Path, read: Reader = read_rows) -> Table:
     """All rows, checked against each other; that their files exist is checked of the first one only."""
     root = os.path.dirname(os.path.abspath(path))
     table, lines, has_splits = Table(), dict[str, int](), False
-    for row in read_rows(path):
+    for row in read(path):
         full = os.path.normpath(os.path.join(root, row.path))  # ./a.png is a.png
         if not lines:
             has_splits = row.split is not None
