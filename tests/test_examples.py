@@ -61,6 +61,10 @@ def test_every_example_is_tried_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*EXAMPLES, "small"}
 
 
+def test_the_list_of_them_names_each() -> None:
+    assert sorted(re.findall(r"`python examples/(\w+)\.py`", (FOLDER / "README.md").read_text())) == list(EXAMPLES)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text()
