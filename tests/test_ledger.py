@@ -130,7 +130,7 @@ MEASURED = [
     (figure, path)
     for row in LEDGER_ROWS
     for said, path in re.findall(r"\*\*measured in miniature\*\*: ([^*]+?)\(\[results\]\(([^)]+)\)", row[4])
-    for figure in re.findall(r"\d+\.\d\d|\d+ ms", said)
+    for figure in re.findall(r"\d+\.\d+|\d+ ms", said)
 ]
 
 
