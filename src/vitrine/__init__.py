@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
     from vitrine.data.loader import Loader
     from vitrine.data.mixing import Mixing
-    from vitrine.data.opening import open_data
+    from vitrine.data.opening import open_data, open_train_and_test
     from vitrine.data.preprocessing import Preprocessing
     from vitrine.data.source import Source
     from vitrine.data.transforms import Augmentation, Evaluation
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitrine.formats.config import Facts
     from vitrine.formats.load import load_checkpoint, load_model
     from vitrine.formats.save import save_checkpoint, save_model
+    from vitrine.formats.verify import verify_checkpoint
     from vitrine.models.config import AxialConfig, HybridConfig, ModelConfig, ResNetConfig, ViTConfig
     from vitrine.models.cost import Cost, compute_cost
     from vitrine.models.model import Encoded, Model
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vitrine.models.settings import ModelSettings
     from vitrine.objectives.config import SupervisedConfig
     from vitrine.recipe import Recipe, with_changes
+    from vitrine.recipes.table import find_recipe, find_transfer
     from vitrine.run.run import run_recipe
     from vitrine.run.summary import Summary
     from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
@@ -75,15 +77,19 @@ __all__ = [
     "compute_cost",
     "evaluate_few_shot",
     "featurise_images",
+    "find_recipe",
+    "find_transfer",
     "fit_probe",
     "judge",
     "load_checkpoint",
     "load_model",
     "open_data",
+    "open_train_and_test",
     "predict_files",
     "run_recipe",
     "save_checkpoint",
     "save_model",
+    "verify_checkpoint",
     "with_changes",
 ]
 
@@ -126,15 +132,19 @@ HOMES = {
     "compute_cost": "vitrine.models.cost",
     "evaluate_few_shot": "vitrine.evaluate.few_shot",
     "featurise_images": "vitrine.evaluate.measuring",
+    "find_recipe": "vitrine.recipes.table",
+    "find_transfer": "vitrine.recipes.table",
     "fit_probe": "vitrine.evaluate.probes",
     "judge": "vitrine.evaluate.judging",
     "load_checkpoint": "vitrine.formats.load",
     "load_model": "vitrine.formats.load",
     "open_data": "vitrine.data.opening",
+    "open_train_and_test": "vitrine.data.opening",
     "predict_files": "vitrine.evaluate.prediction",
     "run_recipe": "vitrine.run.run",
     "save_checkpoint": "vitrine.formats.save",
     "save_model": "vitrine.formats.save",
+    "verify_checkpoint": "vitrine.formats.verify",
     "with_changes": "vitrine.recipe",
 }
 

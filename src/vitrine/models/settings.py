@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from vitrine.core.checks import require_field_types
-from vitrine.models.config import ModelConfig, Pool, Position
+from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion
 from vitrine.models.registry import resolve_config
 
 # What may be said of a checkpoint's network too: the rest of it is as it was trained.
@@ -41,6 +41,8 @@ class ModelSettings:
     """At the beginning; -10 goes with the sigmoid loss."""
     num_registers: int | None = None
     position: Position | None = None
+    position_insertion: PositionInsertion | None = None
+    """Where they are added: at the stem, or in every layer, as tables of their own or one that all share (table 8)."""
     layer_scale: float | None = None
     dropout_rate: float | None = None
     stochastic_depth_rate: float | None = None
