@@ -18,6 +18,7 @@ from vitrine.core.notices import Notice
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
+    "demo": ("vitrine.commands.demo:demo", "the whole story on built-in data or on yours, with a report to look at"),
     "evaluate": ("vitrine.commands.evaluate:evaluate", "top-1, top-5, loss and calibration, and where a classifier errs"),
     "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),
     "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),

@@ -1,0 +1,84 @@
+"""Networks to compare a ViT with: the same with fresh weights, and a ResNet and a hybrid of like cost. No torch here."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+
+from vitrine.models.config import ViTConfig
+from vitrine.models.cost import compute_cost
+from vitrine.models.settings import ModelSettings
+
+LARGEST_FACTOR = 800  # in hundredths: of the widths that are tried
+NUM_GROUPS = 8  # not 32, which would leave the norms of few channels little to compare
+HYBRID_SHARE = 0.75  # of the blocks, that stay behind a stem
+SMALLEST_FOR_FOUR_STAGES = 64  # pixels; of less, a fourth stage would leave a single place
+MOST_STAGES = 4
+
+
+def match_vit(config: ViTConfig) -> ModelSettings:
+    """The same network, to be trained from scratch."""
+    return ModelSettings(
+        name=f"ViT-Ti/{config.patch_size}",
+        image_size=config.image_size[0],
+        num_channels=config.num_channels,
+        width=config.width,
+        depth=config.depth,
+        num_heads=config.num_heads,
+        mlp_dim=config.mlp_dim,
+        pool=config.pool,
+        position=config.position,
+        gelu=config.gelu,
+        norm_eps=config.norm_eps,
+    )
+
+
+def match_resnet(config: ViTConfig) -> ModelSettings:
+    """A ResNet of two units in a stage, as wide as the ViT's multiply-accumulates allow."""
+    stages = (2, 2, 2, 2) if config.image_size[0] >= SMALLEST_FOR_FOUR_STAGES else (2, 2, 2)
+
+    def build(factor: float) -> ModelSettings:
+        return ModelSettings(
+            name=f"R26x{factor:g}",
+            image_size=config.image_size[0],
+            num_channels=config.num_channels,
+            stages=stages,
+            num_groups=NUM_GROUPS,
+        )
+
+    return fit_width(build, config)
+
+
+def match_hybrid(config: ViTConfig) -> ModelSettings:
+    """Three quarters of the ViT's blocks, behind a ResNet that takes what the others cost and as large a step in pixels."""
+    num_stages = min(MOST_STAGES, max(1, 1 + round(math.log2(config.patch_size / 4))))
+
+    def build(factor: float) -> ModelSettings:
+        return ModelSettings(
+            name=f"R26x{factor:g}+ViT-Ti/16",
+            image_size=config.image_size[0],
+            num_channels=config.num_channels,
+            stem_stages=(1,) * num_stages,
+            stem_num_groups=NUM_GROUPS,
+            patch_size=1,
+            width=config.width,
+            depth=max(1, round(HYBRID_SHARE * config.depth)),
+            num_heads=config.num_heads,
+            mlp_dim=config.mlp_dim,
+            pool=config.pool,
+            position=config.position,
+            gelu=config.gelu,
+        )
+
+    return fit_width(build, config)
+
+
+def fit_width(build: Callable[[float], ModelSettings], config: ViTConfig) -> ModelSettings:
+    """The one whose cost is nearest, of widths in hundredths."""
+
+    def count(hundredths: int) -> int:
+        return compute_cost(build(hundredths / 100).resolve(config.num_classes)).macs
+
+    wanted = compute_cost(config).macs
+    place = bisect_left(range(1, LARGEST_FACTOR), wanted, key=count) + 1
+    nearest = min((max(1, place - 1), place), key=lambda hundredths: abs(count(hundredths) - wanted))
+    return build(nearest / 100)

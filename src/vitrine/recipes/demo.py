@@ -1,0 +1,103 @@
+"""The runs of `vitrine demo`: a small ViT from generated shapes to a few handwritten digits, beside networks of like cost."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.evaluate.config import EvaluationConfig
+from vitrine.models.settings import ModelSettings
+from vitrine.recipe import Recipe, with_changes
+from vitrine.recipes.finetune import Transfer, TransferRecipe
+from vitrine.train.config import OptimConfig
+
+# A step of the demo is a run of a fraction of a minute; all of them fit into four minutes of two processor cores.
+IMAGE_SIZE = 32
+VIT: dict[str, Any] = {
+    "patch_size": 4,
+    "width": 64,
+    "depth": 4,
+    "num_heads": 4,
+    "mlp_dim": 128,
+    "pool": "mean",
+    "gelu": "erf",
+}
+
+
+def demo_shapes() -> Recipe:
+    """A ViT of 4 blocks on generated shapes, 24 px, for 800 steps: what the demo pre-trains.
+
+    Expect PENDING % of the test images in a minute on two processor cores (docs/results/training.md).
+
+        vitrine train demo-shapes
+    """
+    return Recipe(
+        model=ModelSettings(name="ViT-Ti/16", image_size=24, **VIT),
+        data=DataConfig(source="shapes@24", in_memory=True),
+        loader=LoaderConfig(batch_size=64),
+        augment=AugmentConfig(crop="none", flip=False),
+        optim=OptimConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=80),
+        total_steps=800,
+        evaluation=EvaluationConfig(num_times=4),
+    )
+
+
+def demo_vit() -> Recipe:
+    """A ViT of 4 blocks on ten digits of each kind, 32 px, for 150 steps, from scratch.
+
+    Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
+
+        vitrine train demo-vit
+    """
+    return Recipe(model=ModelSettings(name="ViT-Ti/16", image_size=IMAGE_SIZE, **VIT), **FEW_DIGITS)
+
+
+def demo_resnet() -> Recipe:
+    """A ResNet of like cost on ten digits of each kind, 32 px, for 150 steps, from scratch.
+
+    Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
+
+        vitrine train demo-resnet
+    """
+    # Of three stages, since a fourth would leave one place of an image of 32 pixels.
+    return Recipe(model=ModelSettings(name="R26x0.5", image_size=IMAGE_SIZE, stages=(2, 2, 2), num_groups=8), **FEW_DIGITS)
+
+
+def demo_hybrid() -> Recipe:
+    """A ViT of 3 blocks behind a small ResNet on ten digits of each kind, 32 px, for 150 steps, from scratch.
+
+    Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
+
+        vitrine train demo-hybrid
+    """
+    stem: dict[str, Any] = {"stem_stages": (1,), "stem_num_groups": 8}
+    vit = {**VIT, "patch_size": 1, "depth": 3}
+    return Recipe(model=ModelSettings(name="R26x0.5+ViT-Ti/16", image_size=IMAGE_SIZE, **stem, **vit), **FEW_DIGITS)
+
+
+def demo_transfer(transfer: Transfer) -> Recipe:
+    """A small checkpoint on a few images for 150 steps, at 32 px: what the demo does with what it pre-trained.
+
+    Expect PENDING % of the test digits from ten of each kind, in 10 seconds on two processor cores (docs/results/training.md).
+
+        vitrine finetune MODEL DATA --recipe demo-transfer
+    """
+    model = ModelSettings(checkpoint=transfer.checkpoint, image_size=IMAGE_SIZE)
+    return with_changes(Recipe(model=model, **FEW_DIGITS), data={"source": transfer.source, "subset": "all"})
+
+
+# The same for all of them, so that they differ in the network and where it began, and in nothing else.
+FEW_DIGITS: dict[str, Any] = {
+    "data": DataConfig(source="digits", subset="10/class", in_memory=True),
+    "loader": LoaderConfig(batch_size=32),
+    "augment": AugmentConfig(crop="pad", padding=2, flip=False),
+    "optim": OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=15),
+    "total_steps": 150,
+}
+
+DEMO: dict[str, Callable[[], Recipe]] = {
+    "demo-shapes": demo_shapes,
+    "demo-vit": demo_vit,
+    "demo-resnet": demo_resnet,
+    "demo-hybrid": demo_hybrid,
+}
+DEMO_TRANSFERS: dict[str, TransferRecipe] = {"demo-transfer": TransferRecipe(demo_transfer, (3e-4, 1e-3, 3e-3), held_out=0.2)}
