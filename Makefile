@@ -10,8 +10,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist load
 
 .PHONY: demo test test-full check format bench clean
 
-demo:
-	@echo "make demo: there is no demo yet; 'vitrine models' shows what there is." >&2; exit 1
+# The same again goes on where it was stopped, or only writes the report anew.
+demo: $(VENV)/ready
+	$(BIN)/vitrine demo --out demo
 
 test: $(VENV)/dev
 	$(PYTEST) -m "not full"
@@ -45,6 +46,10 @@ $(VENV)/torch: constraints.txt
 	$(BIN)/pip $(INSTALL) torch
 	@touch $@
 
+$(VENV)/ready: $(VENV)/torch pyproject.toml
+	$(BIN)/pip $(INSTALL) --editable .
+	@touch $@
+
 $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(BIN)/pip $(INSTALL) --editable '.[dev]'
 	@touch $@
@@ -60,4 +65,4 @@ $(BENCH)/ready: constraints.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH) .pytest_cache .ruff_cache build
+	rm -rf $(VENV) $(BENCH) demo .pytest_cache .ruff_cache build

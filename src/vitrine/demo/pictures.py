@@ -1,8 +1,10 @@
-"""Figures of the demo's report: accuracies with their intervals, and the curves of all runs. Large letters, for phones."""
+"""Figures of the demo's report: accuracies with their intervals, curves, attention distances. Large letters, for phones."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vitrine.core.figures import save_figure
 
@@ -50,6 +52,18 @@ def draw_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -
     panel.set_ylabel("training loss", fontsize=LETTERS)
     panel.set_ylim(bottom=0.0)
     panel.legend(frameon=False, fontsize=LETTERS)
+    save_figure(figure, path)
+
+
+def draw_distances(distances: np.ndarray, path: Path) -> None:
+    """A dot for each head, by layer: (layers, heads), in pixels."""
+    figure, panel = make_panel(3.6)
+    for head in distances.T:
+        panel.plot(range(len(head)), head, "o", markersize=8, alpha=0.8)
+    panel.set_xticks(range(len(distances)))
+    panel.set_xlabel("layer", fontsize=LETTERS)
+    panel.set_ylabel("mean distance (pixels)", fontsize=LETTERS)
+    panel.set_ylim(bottom=0.0)
     save_figure(figure, path)
 
 

@@ -77,8 +77,9 @@ def plan_story(config: DemoConfig) -> Plan:
     vit = look_at_model(config, len(train.class_names))
     make_folder(config.out)
     checkpoint = config.model or str(config.out / "pretrain" / "model")
-    runs = [*plan_pretraining(config), plan_transfer(config, checkpoint, vit, data, len(train))]
-    compared = plan_rivals(config, vit, data)
+    transfer = plan_transfer(config, checkpoint, vit, data, len(train))
+    assert transfer.recipe is not None
+    compared = plan_rivals(config, vit, data, transfer.recipe.total_steps)
     size = vit.image_size[0]
     sizes = ["--image-size", size] if config.model is None else []
     some = ["--subset", data.subset] if data.subset != "all" else []
@@ -89,7 +90,8 @@ def plan_story(config: DemoConfig) -> Plan:
         *("--num-drawn", config.num_drawn, "--num-measured", config.num_measured),
     )
     steps = (
-        *runs,
+        *plan_pretraining(config),
+        transfer,
         Step("few-shot", "few-shot on frozen features", few_shot),
         *compared,
         Step("inspect", "a look inside the transferred ViT", inspect),
@@ -156,13 +158,20 @@ def plan_transfer(config: DemoConfig, checkpoint: str, vit: ViTConfig, data: Dat
     found = Transfer(checkpoint, config.data, num_images, image_area=0, num_classes=vit.num_classes)  # which rules ask of
     usual = TRANSFERS[base].build(found)
     size = None if config.model is not None else vit.image_size[0]
-    recipe = adapt_to_data(usual, config, vit, data, {"image_size": size})
+    recipe = adapt_to_data(usual, config, data, count_steps(config, usual, vit, num_images), {"image_size": size})
     title = f"the pre-trained ViT to {name_data(config)}, at {vit.image_size[0]} pixels"
     out = config.out / "transfer"
     return Step("transfer", title, word_transfer(base, usual, recipe, out), recipe)
 
 
-def plan_rivals(config: DemoConfig, vit: ViTConfig, data: DataConfig) -> list[Step]:
+def count_steps(config: DemoConfig, usual: Recipe, vit: ViTConfig, num_images: int) -> int:
+    """As the recipe has it, if that is minutes; fewer of a network that is large."""
+    step_macs = 3 * compute_cost(vit).macs * usual.loader.batch_size
+    affordable = max(LEAST_STEPS, round(MOST_MACS / step_macs))
+    return config.steps or min(affordable, usual.compute_total_steps(num_images))
+
+
+def plan_rivals(config: DemoConfig, vit: ViTConfig, data: DataConfig, total_steps: int | None) -> list[Step]:
     """Networks with fresh weights, on the same images for as many steps."""
     is_usual = config.model is None and config.is_built_in  # then the recipes have the networks already
     steps = []
@@ -173,21 +182,18 @@ def plan_rivals(config: DemoConfig, vit: ViTConfig, data: DataConfig) -> list[St
     ):
         usual = RECIPES[base]()
         model = usual.model if is_usual else match(vit)
-        recipe = adapt_to_data(usual, config, vit, data, vars(model))
+        recipe = adapt_to_data(usual, config, data, total_steps, vars(model))
         steps.append(Step(key, title, word_training(base, usual, recipe, config.out / key), recipe))
     return steps
 
 
-def adapt_to_data(usual: Recipe, config: DemoConfig, vit: ViTConfig, data: DataConfig, model: dict[str, Any]) -> Recipe:
-    """The recipe on this data, no longer than minutes; what is held out is looked at once, at the end."""
-    if config.model is None and config.is_built_in:
-        total_steps = usual.total_steps
-    else:
-        step_macs = 3 * compute_cost(vit).macs * usual.loader.batch_size
-        total_steps = max(LEAST_STEPS, min(round(MOST_MACS / step_macs), usual.total_steps or 10**9))
-    recipe = adapt(usual, config, config.steps or total_steps, model)
+def adapt_to_data(
+    usual: Recipe, config: DemoConfig, data: DataConfig, total_steps: int | None, model: dict[str, Any]
+) -> Recipe:
+    """The recipe on this data; what is held out of it is looked at once, at the end."""
     augment = RECIPES["demo-vit"]().augment if config.is_built_in else PHOTOS
     evaluation = {} if config.is_built_in else {"num_times": 1 if data.held_out else 0}
+    recipe = adapt(usual, config, total_steps, model)
     return with_changes(recipe, data=vars(data), augment=augment, evaluation=evaluation)
 
 

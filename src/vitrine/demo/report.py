@@ -127,8 +127,8 @@ def describe_inside(plan: Plan) -> list[Section]:
     if plan.config.model is None:
         positions += " They were learned on fewer patches, and interpolated to the higher resolution."
     found = (
-        ("What does it look at?", rollouts, sorted(inside.glob("rollout.png"))),
-        ("How far does it look?", distances, sorted(inside.glob("distances.png"))),
+        ("What does it look at?", rollouts, [inside / "rollout.png"]),
+        ("How far does it look?", distances, [plan.config.out / "distances.png"]),
         ("Does it know where patches are?", positions, sorted(inside.glob("positions-*.png"))),
     )
     return [Section(title, caption, [Figure(path) for path in paths]) for title, caption, paths in found if paths]

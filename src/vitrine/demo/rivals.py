@@ -8,7 +8,7 @@ from vitrine.models.config import ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.settings import ModelSettings
 
-LARGEST_FACTOR = 800  # in hundredths: of the widths that are tried
+SMALLEST_FACTOR, LARGEST_FACTOR = 12, 800  # in hundredths: the widths that are tried, from 8 channels at the root
 NUM_GROUPS = 8  # not 32, which would leave the norms of few channels little to compare
 HYBRID_SHARE = 0.75  # of the blocks, that stay behind a stem
 SMALLEST_FOR_FOUR_STAGES = 64  # pixels; of less, a fourth stage would leave a single place
@@ -79,6 +79,7 @@ def fit_width(build: Callable[[float], ModelSettings], config: ViTConfig) -> Mod
         return compute_cost(build(hundredths / 100).resolve(config.num_classes)).macs
 
     wanted = compute_cost(config).macs
-    place = bisect_left(range(1, LARGEST_FACTOR), wanted, key=count) + 1
-    nearest = min((max(1, place - 1), place), key=lambda hundredths: abs(count(hundredths) - wanted))
+    factors = range(SMALLEST_FACTOR, LARGEST_FACTOR + 1)
+    place = bisect_left(factors, wanted, key=count)
+    nearest = min(factors[max(0, place - 1) : place + 1], key=lambda hundredths: abs(count(hundredths) - wanted))
     return build(nearest / 100)

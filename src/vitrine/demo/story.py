@@ -12,6 +12,7 @@ import numpy as np
 from vitrine.core.files import make_folder, read_json, whole_file, write_json
 from vitrine.core.runtime import choose_device
 from vitrine.data.source import Source
+from vitrine.demo.pictures import draw_distances
 from vitrine.demo.plan import Plan, Step
 from vitrine.evaluate.features import Split
 from vitrine.evaluate.few_shot import evaluate_few_shot
@@ -134,6 +135,8 @@ def look_inside(plan: Plan, step: Step) -> Result:
     wanted = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
     found = inspect_model(checkpoint, [out / "images"], wanted, RolloutConfig(), choose_device(config.device))
     write_inspection(found, out / "inspect", str(out / "transfer" / "model"))
+    assert found.distances is not None  # a ViT has attention
+    draw_distances(found.distances.among_patches, out / "distances.png")
     return Result(key=step.key, title=step.title, command=step.command, seconds=time.monotonic() - start_s)
 
 
