@@ -59,23 +59,23 @@ def test_it_is_stopped_and_goes_on(capsys: pytest.CaptureFixture[str], monkeypat
     def interrupt(self: Progress, *given: Any) -> None:
         update(self, *given)
         if self.title == "scratch" and self.step == 10:
-            self.title = "stopped"  # once: a second time would stop it at once, without saving
+            self.title = "stopped"  # once; a second time would stop it at once, before the next step
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(demo, "DemoConfig", lambda **given: DemoConfig(**given, **SHORT | {"steps": 11}))
+        patch.setattr(demo, "DemoConfig", lambda **given: DemoConfig(**given, **SHORT | {"steps": 12}))
         patch.setattr(Progress, "update", interrupt)
         assert stop(*words) == 130
         said = capsys.readouterr().err.splitlines()
         assert (
             said[-1]
-            == f"Stopped at step 10 of 11, and saved. To go on, give the same command again: vitrine demo {' '.join(words)}"
+            == f"Stopped at step 11 of 12, and saved. To go on, give the same command again: vitrine demo {' '.join(words)}"
         )
         assert not Path("told/report.html").exists()
         patch.setattr(Progress, "update", update)
         main(["demo", *words])
     output = capsys.readouterr()
-    assert "Going on from step 10, saved in told/scratch." in output.err
+    assert "Going on from step 11, saved in told/scratch." in output.err
     assert output.err.count("Going on") == 1
     assert Path("told/report.html").is_file()
     assert len(output.out.splitlines()) == 8

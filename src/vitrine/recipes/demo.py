@@ -42,7 +42,7 @@ def demo_shapes() -> Recipe:
 
 
 def demo_vit() -> Recipe:
-    """A ViT of 4 blocks on ten digits of each kind, 32 px, for 150 steps, from scratch.
+    """A ViT of 4 blocks on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
     Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
 
@@ -52,7 +52,7 @@ def demo_vit() -> Recipe:
 
 
 def demo_resnet() -> Recipe:
-    """A ResNet of like cost on ten digits of each kind, 32 px, for 150 steps, from scratch.
+    """A ResNet of like cost on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
     Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
 
@@ -63,7 +63,7 @@ def demo_resnet() -> Recipe:
 
 
 def demo_hybrid() -> Recipe:
-    """A ViT of 3 blocks behind a small ResNet on ten digits of each kind, 32 px, for 150 steps, from scratch.
+    """A ViT of 3 blocks behind a small ResNet on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
     Expect PENDING % of the test digits in 10 seconds on two processor cores (docs/results/training.md).
 
@@ -75,14 +75,15 @@ def demo_hybrid() -> Recipe:
 
 
 def demo_transfer(transfer: Transfer) -> Recipe:
-    """A small checkpoint on a few images for 150 steps, at 32 px: what the demo does with what it pre-trained.
+    """A small checkpoint on a few images for 450 steps, at 32 px: what the demo does with what it pre-trained.
 
     Expect PENDING % of the test digits from ten of each kind, in 10 seconds on two processor cores (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe demo-transfer
     """
     model = ModelSettings(checkpoint=transfer.checkpoint, image_size=IMAGE_SIZE)
-    return with_changes(Recipe(model=model, **FEW_DIGITS), data={"source": transfer.source, "subset": "all"})
+    recipe = Recipe(model=model, **FEW_DIGITS)
+    return with_changes(recipe, data={"source": transfer.source, "subset": "all"})
 
 
 # The same for all of them, so that they differ in the network and where it began, and in nothing else.
@@ -90,8 +91,8 @@ FEW_DIGITS: dict[str, Any] = {
     "data": DataConfig(source="digits", subset="10/class", in_memory=True),
     "loader": LoaderConfig(batch_size=32),
     "augment": AugmentConfig(crop="pad", padding=2, flip=False),
-    "optim": OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=15),
-    "total_steps": 150,
+    "optim": OptimConfig(learning_rate=3e-3, weight_decay=0.05, warmup_steps=45),
+    "total_steps": 450,
 }
 
 DEMO: dict[str, Callable[[], Recipe]] = {
