@@ -23,7 +23,7 @@ from vitrine.recipes.table import RECIPES, TRANSFERS
 HELD_OUT = 0.2  # of data that is not divided, to test on
 MOST_IMAGES = 300  # to learn from, of anyone's data: the demo shows the way, and the whole of it may take a night
 IMAGE_SIZE = 48  # of what is pre-trained here, on images that are larger than digits
-PHOTOS = AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True)
+PHOTOS = AugmentConfig(crop="inception", crop_area=(0.35, 1.0), padding=2, flip=True)
 # Multiply-accumulates of the longest run, two or three minutes of two processor cores; and of how many in a second.
 MOST_MACS, LEAST_STEPS, MACS_PER_S = 6e12, 30, 25e9
 WARMUP_SHARE = 0.1

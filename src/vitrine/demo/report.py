@@ -15,9 +15,9 @@ from vitrine.train.metrics_file import read_records
 COLUMNS = ("step", "accuracy", "95 % interval", "seconds", "exaFLOPs", "parameters", "MMACs an image")
 # Of each step, what is to be known about it.
 MEANINGS = {
-    "pretrain": "shapes, told apart by a ViT that begins from nothing",
-    "transfer": "the ViT that knows shapes, fine-tuned",
-    "few-shot": "a linear classifier on what that ViT makes of the same images, itself left as it was",
+    "pretrain": "which way generated shapes point, learned by a ViT from fresh weights",
+    "transfer": "the pre-trained ViT, fine-tuned to the images",
+    "few-shot": "a linear classifier on what the pre-trained ViT, left as it was, makes of the same images",
     "scratch": "the same ViT on the same images, from fresh weights",
     "resnet": "a ResNet of like cost, from fresh weights",
     "hybrid": "a ViT behind a small ResNet, of like cost, from fresh weights",

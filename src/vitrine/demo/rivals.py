@@ -3,6 +3,8 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import compute_cost
@@ -18,17 +20,11 @@ MOST_STAGES = 4
 def match_vit(config: ViTConfig) -> ModelSettings:
     """The same network, to be trained from scratch."""
     return ModelSettings(
-        name=f"ViT-Ti/{config.patch_size}",
-        image_size=config.image_size[0],
-        num_channels=config.num_channels,
-        width=config.width,
+        name="ViT-Ti/16",
+        patch_size=config.patch_size,
         depth=config.depth,
-        num_heads=config.num_heads,
-        mlp_dim=config.mlp_dim,
-        pool=config.pool,
-        position=config.position,
-        gelu=config.gelu,
-        norm_eps=config.norm_eps,
+        norm_eps=say_unless_usual(config, "norm_eps"),
+        **list_common(config),
     )
 
 
@@ -40,7 +36,7 @@ def match_resnet(config: ViTConfig) -> ModelSettings:
         return ModelSettings(
             name=f"R26x{factor:g}",
             image_size=config.image_size[0],
-            num_channels=config.num_channels,
+            num_channels=say_unless_usual(config, "num_channels"),
             stages=stages,
             num_groups=NUM_GROUPS,
         )
@@ -55,21 +51,28 @@ def match_hybrid(config: ViTConfig) -> ModelSettings:
     def build(factor: float) -> ModelSettings:
         return ModelSettings(
             name=f"R26x{factor:g}+ViT-Ti/16",
-            image_size=config.image_size[0],
-            num_channels=config.num_channels,
             stem_stages=(1,) * num_stages,
             stem_num_groups=NUM_GROUPS,
             patch_size=1,
-            width=config.width,
             depth=max(1, round(HYBRID_SHARE * config.depth)),
-            num_heads=config.num_heads,
-            mlp_dim=config.mlp_dim,
-            pool=config.pool,
-            position=config.position,
-            gelu=config.gelu,
+            **list_common(config),
         )
 
     return fit_width(build, config)
+
+
+def list_common(config: ViTConfig) -> dict[str, Any]:
+    """What a hybrid shares with the ViT."""
+    same = {name: getattr(config, name) for name in ("width", "num_heads", "mlp_dim", "pool", "gelu")}
+    usual = {name: say_unless_usual(config, name) for name in ("num_channels", "position")}
+    return {"image_size": config.image_size[0], **same, **usual}
+
+
+def say_unless_usual(config: ViTConfig, name: str) -> Any:
+    """A field, or None where it is as it would be anyway: commands are long enough."""
+    usual = next(field.default for field in fields(config) if field.name == name)
+    value = getattr(config, name)
+    return None if value == usual else value
 
 
 def fit_width(build: Callable[[float], ModelSettings], config: ViTConfig) -> ModelSettings:
