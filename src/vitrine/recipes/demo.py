@@ -37,7 +37,7 @@ def demo_shapes() -> Recipe:
         augment=AugmentConfig(crop="none", flip=False),
         optim=OptimConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=70),
         total_steps=700,
-        evaluation=EvaluationConfig(num_times=0),  # nothing is chosen on the way,
+        evaluation=EvaluationConfig(num_times=0),  # nothing is chosen on the way
     )
 
 
