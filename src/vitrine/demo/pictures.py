@@ -63,7 +63,7 @@ def draw_distances(distances: np.ndarray, path: Path) -> None:
     panel.set_xticks(range(len(distances)))
     panel.set_xlabel("layer", fontsize=LETTERS)
     panel.set_ylabel("mean distance (pixels)", fontsize=LETTERS)
-    panel.set_ylim(bottom=0.0)
+    panel.set_ylim(0.0, 1.1 * distances.max())  # so that no dot is cut
     save_figure(figure, path)
 
 

@@ -17,7 +17,7 @@ COLUMNS = ("step", "accuracy", "95 % interval", "seconds", "exaFLOPs", "paramete
 MEANINGS = {
     "pretrain": "which way generated shapes point, learned by a ViT from fresh weights",
     "transfer": "the pre-trained ViT, fine-tuned to the images",
-    "few-shot": "a linear classifier on what the pre-trained ViT, left as it was, makes of the same images",
+    "few-shot": "a linear classifier on the features of the pre-trained ViT",
     "scratch": "the same ViT on the same images, from fresh weights",
     "resnet": "a ResNet of like cost, from fresh weights",
     "hybrid": "a ViT behind a small ResNet, of like cost, from fresh weights",
@@ -79,9 +79,9 @@ def name_start(plan: Plan) -> str:
 def describe_accuracies(plan: Plan, results: Sequence[Result]) -> Section:
     tested = [result for result in results if result.accuracy is not None and result.key != "pretrain"]
     draw_accuracies(tested, plan.config.out / "accuracies.png")
-    where = "the test images" if plan.has_test else "images that were held out of training"
+    where = "test images" if plan.has_test else "images that were held out of training"
     caption = (
-        f"First answers that are right, on {len(plan.test):,} of {where}, which were looked at once. The bar is where the "
+        f"First answers that are right, on {len(plan.test):,} {where}, which were looked at once. The bar is where the "
         "figure would lie for 95 of 100 sets of as many images; where bars overlap widely, who is better is not decided. All "
         f"learned from the same {len(plan.train):,} images, and those that were trained for as many steps."
     )
