@@ -44,7 +44,7 @@ def demo_shapes() -> Recipe:
 def demo_vit() -> Recipe:
     """A ViT of 4 blocks on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
-    Expect 82.8 % of the test digits in less than a minute on one processor core (docs/results/training.md).
+    Expect 82.8 % of the test digits in a minute on one processor core (docs/results/training.md).
 
         vitrine train demo-vit
     """
@@ -54,7 +54,7 @@ def demo_vit() -> Recipe:
 def demo_resnet() -> Recipe:
     """A ResNet of like cost on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
-    Expect 94.2 % of the test digits in less than a minute on one processor core (docs/results/training.md).
+    Expect 94.2 % of the test digits in a minute on one processor core (docs/results/training.md).
 
         vitrine train demo-resnet
     """
@@ -65,7 +65,7 @@ def demo_resnet() -> Recipe:
 def demo_hybrid() -> Recipe:
     """A ViT of 3 blocks behind a small ResNet on ten digits of each kind, 32 px, for 450 steps, from scratch.
 
-    Expect 90.0 % of the test digits in less than a minute on one processor core (docs/results/training.md).
+    Expect 90.0 % of the test digits in a minute on one processor core (docs/results/training.md).
 
         vitrine train demo-hybrid
     """
@@ -77,7 +77,7 @@ def demo_hybrid() -> Recipe:
 def demo_transfer(transfer: Transfer) -> Recipe:
     """A small checkpoint on a few images for 450 steps, at 32 px: what the demo does with what it pre-trained.
 
-    Expect 85.8 % of the test digits from ten of each kind, in less than a minute on one processor core (docs/results/training.md).
+    Expect 85.8 % of the test digits from ten of each kind, in a minute on one processor core (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe demo-transfer
     """
