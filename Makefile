@@ -10,9 +10,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist load
 
 .PHONY: demo test test-full check format bench clean
 
-# The same again goes on where it was stopped, or only writes the report anew.
+# The same again goes on where it was stopped, or only writes the report anew. Threads that wait do so asleep: where other
+# programs want the cores as well, those that spin slow networks as small as these down ten times.
 demo: $(VENV)/ready
-	$(BIN)/vitrine demo --out demo
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/vitrine demo --out demo
 
 test: $(VENV)/dev
 	$(PYTEST) -m "not full"
