@@ -10,8 +10,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist load
 
 .PHONY: demo test test-full check format bench clean
 
-demo:
-	@echo "make demo: there is no demo yet; 'vitrine models' shows what there is." >&2; exit 1
+# The same again goes on where it was stopped, or only writes the report anew. Threads that wait do so asleep: where other
+# programs want the cores as well, those that spin slow networks as small as these down ten times.
+demo: $(VENV)/ready
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/vitrine demo --out demo
 
 test: $(VENV)/dev
 	$(PYTEST) -m "not full"
@@ -46,6 +48,10 @@ $(VENV)/torch: constraints.txt
 	$(BIN)/pip $(INSTALL) torch
 	@touch $@
 
+$(VENV)/ready: $(VENV)/torch pyproject.toml
+	$(BIN)/pip $(INSTALL) --editable .
+	@touch $@
+
 $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(BIN)/pip $(INSTALL) --editable '.[dev]'
 	@touch $@
@@ -61,4 +67,4 @@ $(BENCH)/ready: constraints.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH) .pytest_cache .ruff_cache build
+	rm -rf $(VENV) $(BENCH) demo .pytest_cache .ruff_cache build

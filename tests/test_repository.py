@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "run": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "recipe"},
     "inspection": {"core", "data", "models", "formats", "objectives", "train", "evaluate", "run"},
     "studies": {"core", "data", "evaluate", "recipe", "recipes", "run"},
+    "demo": {"core", "data", "models", "formats", "train", "evaluate", "recipe", "recipes", "run", "inspection"},
 }
 EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 

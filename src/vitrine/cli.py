@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data check": ("vitrine.commands.data_check:data_check", "bad files, copies, leaks and doubtful labels in a data set"),
     "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "the images of one data set that are in another"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
+    "demo": ("vitrine.commands.demo:demo", "the whole story on built-in data or on yours, with a report to look at"),
     "evaluate": ("vitrine.commands.evaluate:evaluate", "top-1, top-5, loss and calibration, and where a classifier errs"),
     "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),
     "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),

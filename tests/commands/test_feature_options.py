@@ -50,6 +50,12 @@ def test_divided_data_stays_divided(test: str, tmp_path: Path) -> None:
     assert_features(split.test, checkpoint, sorted((folder / test).rglob("*.png")), [0, 0, 1, 1])
 
 
+def test_some_of_the_images_are_fitted_to(tmp_path: Path) -> None:
+    folder = draw_divided(tmp_path / "photos", ("ant", "bee"), 3, 2)
+    split = FeatureOptions(subset="2/class", reading=HERE).compute(make_checkpoint(cases.VIT), str(folder))
+    assert (split.train.labels.tolist(), split.test.labels.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 1])
+
+
 def test_of_what_is_not_divided_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
     folder = draw_classes(tmp_path / "photos", {"ant": 4, "bee": 8})
     checkpoint = make_checkpoint(cases.VIT)

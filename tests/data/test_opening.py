@@ -206,6 +206,20 @@ def test_of_undivided_data_a_share_of_each_class_is_held_out(tmp_path: Path) -> 
     assert list_all_names(open_train_and_test(data, 0.3, seed=1)[1]) != list_all_names(test)
 
 
+@pytest.mark.parametrize("splits", [("train", "test"), ("all",)])
+def test_a_subset_is_that_of_a_run(splits: tuple[str, ...], tmp_path: Path) -> None:
+    """Of the images to fit to where there are splits, else before a part is held out."""
+    data = (
+        write_splits(tmp_path, *splits, num_each=10) if len(splits) > 1 else f"{write_splits(tmp_path, 'all', num_each=10)}/all"
+    )
+    held_out = 0.0 if len(splits) > 1 else 0.5
+    train, test = open_train_and_test(data, held_out or 0.5, subset="4/class")
+    wanted, other = open_configured(DataConfig(source=data, subset="4/class", held_out=held_out))
+    assert list_all_names(train) == list_all_names(wanted)
+    assert np.bincount(train.labels.values).tolist() == ([4, 4] if len(splits) > 1 else [2, 2])
+    assert list_all_names(test) == list_all_names(other or open_data(data, "test"))
+
+
 @pytest.mark.parametrize("held_out", [0.0, 0.01, 0.99, 1.0])
 def test_of_undivided_data_both_parts_must_have_images(held_out: float, tmp_path: Path) -> None:
     data = f"{write_splits(tmp_path, 'all', num_each=5)}/all"

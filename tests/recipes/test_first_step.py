@@ -70,7 +70,7 @@ def reduce(recipe: Recipe, images: Path) -> Recipe:
     """One step of two images; whatever else there is to the recipe stays."""
     return with_changes(
         recipe,
-        data={"source": str(images), "held_out": 0.0},
+        data={"source": str(images), "held_out": 0.0, "subset": "all"},
         loader={"batch_size": 2, "num_workers": 0},
         optim={"warmup_steps": 0},
         machine={"accumulation_steps": 1},

@@ -19,6 +19,8 @@ class FeatureOptions:
 
     held_out: float = 0.2
     """Share of the images to test on, where the data is not divided."""
+    subset: str = "all"
+    """Of the images to fit to, as 500, 10% or 10/class."""
     no_cache: bool = False
     """Compute the features anew, and do not keep them."""
     device: str | None = None
@@ -32,7 +34,7 @@ class FeatureOptions:
         from vitrine.evaluate.features import Split
         from vitrine.evaluate.measuring import featurise_images
 
-        sources = open_train_and_test(data, self.held_out, seed)
+        sources = open_train_and_test(data, self.held_out, seed, self.subset)
         require_classes(sources[0], data)
         device, cache = choose_device(self.device), None if self.no_cache else open_feature_cache()
         train, test = (featurise_images(checkpoint, source, self.reading, device, cache) for source in sources)

@@ -82,18 +82,21 @@ def open_test(data: str, split: str | None = None) -> Source:
     return found.open(choose_test_split(found) if split is None and found.splits else split)
 
 
-def open_train_and_test(data: str, held_out: float, seed: int = 0) -> tuple[Source, Source]:
-    """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out."""
+def open_train_and_test(data: str, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
+    """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out.
+
+    A subset is of the images to fit to, and of all of them before any are held out, as it is in a run (`open_configured`).
+    """
     found = find_data(data)
     if not found.splits:
-        return hold_out(found.open(), held_out, seed)
+        return hold_out(select(found.open(), subset, seed), held_out, seed)
     train, test = found.open_train(), found.open(choose_test_split(found))
     if train.class_names != test.class_names:
         raise ValueError(
             f"The classes of {data} are not the same in train and test ({len(train.class_names)} and "
             f"{len(test.class_names)}, or in another order): give both the same."
         )
-    return train, test
+    return select(train, subset, seed), test
 
 
 def choose_test_split(data: Data) -> str:

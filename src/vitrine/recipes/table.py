@@ -7,6 +7,7 @@ from inspect import cleandoc
 from vitrine.recipe import Recipe
 from vitrine.recipes.baseline import imagenet_vit_s16
 from vitrine.recipes.bit import BIT_PRETRAINING, HYPERRULE
+from vitrine.recipes.demo import DEMO, DEMO_TRANSFERS
 from vitrine.recipes.finetune import FINETUNING, TransferRecipe
 from vitrine.recipes.finetune import Transfer as Transfer
 from vitrine.recipes.folder import FOLDER
@@ -20,8 +21,15 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **PRETRAINING,
     **BIT_PRETRAINING,
     **MASKED,
+    **DEMO,
 }
-TRANSFERS: dict[str, TransferRecipe] = {"folder": FOLDER, **FINETUNING, "hyperrule": HYPERRULE, **MASKED_TRANSFERS}
+TRANSFERS: dict[str, TransferRecipe] = {
+    "folder": FOLDER,
+    **FINETUNING,
+    "hyperrule": HYPERRULE,
+    **MASKED_TRANSFERS,
+    **DEMO_TRANSFERS,
+}
 
 
 def describe(function: Callable[..., Recipe]) -> tuple[str, str]:

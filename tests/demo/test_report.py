@@ -1,0 +1,78 @@
+"""The page and the tables: every step, figure, cost and command is on it, and nothing is fetched from elsewhere."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.demo.stage import make_checkpoint, make_images
+from vitrine.demo.config import DemoConfig
+from vitrine.demo.pictures import draw_distances
+from vitrine.demo.plan import Plan, plan_story
+from vitrine.demo.report import COLUMNS, MEANINGS, format_rows, list_results, write_report
+from vitrine.demo.story import Result
+from vitrine.evaluate.uncertainty import estimate_share
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    make_images(tmp_path / "my <images>")
+    make_checkpoint(tmp_path / "tiny")
+    config = DemoConfig(out=tmp_path / "out", data=str(tmp_path / "my <images>"), model=str(tmp_path / "tiny"), steps=2)
+    return plan_story(config)
+
+
+@pytest.fixture
+def results(plan: Plan) -> list[Result]:
+    """As if it had been told, with the files that its steps leave."""
+    out = plan.config.out
+    (out / "inspect").mkdir()
+    for name in ("inspect/rollout.png", "inspect/positions-0.png", "distances.png"):
+        draw_distances(np.ones((1, 1)), out / name)
+    results = []
+    for place, step in enumerate(plan.steps):
+        if step.recipe is not None:
+            (out / step.key).mkdir()
+            (out / step.key / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
+        measured = {"accuracy": estimate_share(0.5 + place / 100, 24), "num_parameters": 12_345, "macs": 1_500_000}
+        measured |= {"exaflops": 1.234e-8, "num_images": 64, "num_test_images": 24}
+        more = {} if step.key == "inspect" else measured
+        results.append(Result(key=step.key, title=step.title, command=step.command, seconds=3.21, **more))
+    return results
+
+
+def test_rows_have_a_cell_for_each_column(results: list[Result]) -> None:
+    rows = {row[0]: row for row in format_rows(results)}
+    assert {len(row) for row in rows.values()} == {len(COLUMNS)}
+    assert rows["transfer"] == ("transfer", "50.00 %", "31.43 .. 68.57 %", "3.2", "1.234e-08", "12,345", "1.5")
+    assert rows["inspect"] == ("inspect", "", "", "3.2", "", "", "")
+
+
+def test_every_step_has_a_meaning(results: list[Result]) -> None:
+    assert {result.key for result in results} | {"pretrain"} == set(MEANINGS)
+
+
+def test_all_of_it_is_on_the_page(plan: Plan, results: list[Result]) -> None:
+    page = write_report(plan, results)
+    text = page.read_text()
+    assert page == plan.config.out / "report.html"
+    assert "24 images of 3 classes to learn from, 24 to test on" in text
+    assert "to my &lt;images&gt;</title>" in text
+    for result in results:
+        assert html.escape(result.command) in text
+        assert f"<td>{result.key}</td>" in text
+    assert text.count("31.43 .. 68.57 %") == 2  # beside the figure, and with the costs
+    assert text.count("<img ") == text.count('src="data:image/png;base64,') == 5  # accuracies, curves, and three of the inside
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    for name in ("accuracies.png", "training.png"):
+        assert (plan.config.out / name).is_file()
+
+
+def test_results_are_json(plan: Plan, results: list[Result]) -> None:
+    content = json.loads(json.dumps(list_results(plan, results)))
+    assert (content["num_train_images"], content["num_test_images"], content["seed"]) == (24, 24, 0)
+    assert [each["key"] for each in content["results"]] == [step.key for step in plan.steps]
+    assert content["results"][0]["accuracy"]["value"] == 0.5
