@@ -8,12 +8,11 @@ INSTALL := install --quiet --constraint constraints.txt
 # what takes long to make.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-full check format bench clean
+.PHONY: demo test test-full check format bench readme clean
 
-# The same again goes on where it was stopped, or only writes the report anew. Threads that wait do so asleep: where other
-# programs want the cores as well, those that spin slow networks as small as these down ten times.
+# The same again goes on where it was stopped, or only writes the report anew.
 demo: $(VENV)/ready
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/vitrine demo --out demo
+	$(BIN)/vitrine demo --out demo
 
 test: $(VENV)/dev
 	$(PYTEST) -m "not full"
@@ -30,6 +29,10 @@ format: $(VENV)/dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+# Runs the commands that README.md shows, and puts what they print below them.
+readme: $(VENV)/dev
+	$(BIN)/python docs/readme.py
+
 bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/parity.py
 	$(BENCH)/bin/python benchmarks/startup.py
@@ -41,6 +44,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/loader.py
 	$(BENCH)/bin/python benchmarks/few_shot.py
 	$(BENCH)/bin/python benchmarks/inspect_memory.py
+	$(BENCH)/bin/python benchmarks/duplicates.py
 
 # torch comes first and alone, so that what asks for a torch finds this one installed.
 $(VENV)/torch: constraints.txt

@@ -45,7 +45,7 @@ def main(
 
 def plant(data: Path, each: int, generator: np.random.Generator) -> Planted:
     """No image is touched twice."""
-    train, test = (generator.permutation(sorted((data / split).rglob("*.jpg"))).tolist() for split in ("train", "test"))
+    train, test = (shuffle(sorted((data / split).rglob("*.jpg")), generator) for split in ("train", "test"))
     planted: Planted = {}
     classes = sorted(path.name for path in (data / "train").iterdir())
 
@@ -76,6 +76,10 @@ def plant(data: Path, each: int, generator: np.random.Generator) -> Planted:
         shutil.move(path, target)
         planted[name(target, data)] = "moved to another label"
     return planted
+
+
+def shuffle(paths: list[Path], generator: np.random.Generator) -> list[Path]:
+    return [paths[place] for place in generator.permutation(len(paths)).tolist()]
 
 
 def take(paths: list[Path], count: int) -> list[Path]:

@@ -35,7 +35,9 @@ def find_examples(lines: list[str]) -> Iterator[Example]:
             stop = start + 1
             while stop < len(lines) and is_output(lines, stop):
                 stop += 1
-            yield Example(line.strip().removeprefix("$ "), start, stop, tuple(each[len(INDENT) :] for each in lines[start + 1 : stop]))
+            yield Example(
+                line.strip().removeprefix("$ "), start, stop, tuple(each[len(INDENT) :] for each in lines[start + 1 : stop])
+            )
 
 
 def is_output(lines: list[str], place: int) -> bool:

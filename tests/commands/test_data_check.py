@@ -33,7 +33,7 @@ def run(*arguments: str) -> int:
 def test_clean_data_ends_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(folder)) == 0
     out = capsys.readouterr().out
-    assert re.search(r"train +6 +2 +3 \(cat\) +3 \(cat\) +96, 96, 96", out)
+    assert re.search(r"train +6 +2 +3 \(cat\) +3 \(dog\) +96, 96, 96", out)
     assert "Nothing was found." in out
 
 
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, ca
     assert re.search(r"unreadable +1 +wrong", out)
     assert re.search(r"in two splits +1 +wrong", out)
     assert "  train/cat/leak.jpg = test/cat/0.jpg: the same bytes, in test and train" in out
-    assert "2 images are better left out: --data.exclude" in out
+    assert "2 of the images to train on are better left out: --data.exclude" in out
     assert read_names(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
     content = json.loads((tmp_path / "all.json").read_text())
     assert content["is_clean"] is False
@@ -71,6 +71,7 @@ def test_a_model_doubts_labels(folder: Path, tmp_path: Path, capsys: pytest.Capt
     [
         (("nowhere",), "There is no data at nowhere"),
         (("shapes", "--json", "."), "it is a folder"),
+        (("digits", "--json", "same", "--page", "same"), "some of them are the same file"),
         (("digits", "--model", "missing"), "missing"),
     ],
 )
@@ -79,3 +80,27 @@ def test_a_mistake_costs_a_sentence(arguments: tuple[str, ...], sentence: str, c
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+def test_no_image_for_the_model_to_see(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from vitrine.formats.save import save_model
+    from vitrine.models.registry import build_model
+
+    for name in ("cat", "dog"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "bad.jpg").write_bytes(b"nothing")
+    model = build_model("ViT-Ti/16", image_size=32, depth=1, width=32, num_heads=2, mlp_dim=32, num_classes=2)
+    save_model(model, tmp_path / "model", preprocessing=Preprocessing(resize=32, crop=(32, 32)))
+    assert run(str(tmp_path / "data"), "--model", str(tmp_path / "model")) == 1
+    output = capsys.readouterr()
+    assert "no image can be read" in output.err
+    assert re.search(r"unreadable +2 +wrong", output.out)
+
+
+def test_names_are_printed_on_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train" / "cat" / "a\nb.jpg").write_bytes((folder / "train" / "cat" / "0.jpg").read_bytes())
+    assert run(str(folder), "--leave-out", str(tmp_path / "list.txt"), "--json", str(tmp_path / "all.json")) == 2
+    output = capsys.readouterr()
+    assert "a\\nb.jpg" in output.out
+    assert "cannot stand on a line" in output.err
+    assert (tmp_path / "all.json").is_file()

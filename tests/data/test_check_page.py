@@ -43,6 +43,16 @@ def test_long_lists_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.Mon
     assert "<td>class emu</td>" in text
 
 
+def test_large_groups_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_page, "MOST_COPIES", 2)
+    for number in range(5):
+        write_picture(tmp_path / "data" / "cat" / f"{number}.jpg", 0)
+    write_check(check_data(find_data(tmp_path / "data")), tmp_path / "page.html", "photos")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("data:image/jpeg;base64,") == 2
+    assert "<figcaption>and 3 more</figcaption>" in text
+
+
 def test_every_kind_has_a_caption() -> None:
     from typing import get_args
 

@@ -7,10 +7,13 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from tests.data.pictures import draw_picture, encode, write_picture
+from vitrine.data import duplicates
 from vitrine.data.duplicates import find_across, find_within, pair_digests
 from vitrine.data.opening import open_data
+from vitrine.data.signature import Signatures
 from vitrine.data.source import Source
-from vitrine.data.survey import survey_source
+from vitrine.data.subset import Selection, select
+from vitrine.data.survey import Survey, look_at_chunk, survey_source
 
 NUM_PICTURES = 12
 
@@ -67,9 +70,57 @@ def test_what_cannot_be_read_is_like_nothing(folder: Path) -> None:
     assert all("broken" not in name for pair in found for name in pair[:2])
 
 
-def test_digests_are_paired() -> None:
-    rows = np.array([[0, 0], [1, 2], [3, 4], [1, 2]], dtype=np.uint8)
-    assert pair_digests(rows, rows[[1, 0, 2]]).tolist() == [[1, 0], [3, 0], [2, 2]]
+def survey_digests(*rows: tuple[int, int]) -> Survey:
+    digests = np.zeros((len(rows), 16), dtype=np.uint8)
+    digests[:, :2] = rows
+    return Survey(digests, Signatures.empty(len(rows)), np.zeros((len(rows), 2), np.int64))
+
+
+def test_every_copy_is_paired_once() -> None:
+    """Of many on both sides, each with the first of the other, so that a thousand placeholders make no million pairs."""
+    first, second = survey_digests((0, 0), (1, 2), (3, 4), (1, 2)), survey_digests((1, 2), (0, 0), (3, 4), (1, 2), (1, 2))
+    assert pair_digests(first, second).tolist() == [[1, 0], [1, 3], [1, 4], [2, 2], [3, 0]]
+    many = survey_digests(*[(5, 6)] * 300)
+    assert len(pair_digests(many, many)) == 599
+
+
+def test_copies_of_a_near_copy_are_named_too(folder: Path) -> None:
+    (folder / "second" / "all" / "half.jpg").write_bytes(encode(draw_picture(4).resize((64, 48))))
+    for name in ("first/all/04-again.jpg", "first/all/04-more.jpg"):
+        (folder / name).write_bytes((folder / "first" / "all" / "04.jpg").read_bytes())
+    found = name_pairs(open_data(folder / "first"), open_data(folder / "second"))
+    assert [pair[0] for pair in found] == ["all/04-again.jpg", "all/04-more.jpg", "all/04.jpg"]
+
+
+def test_many_shots_of_one_scene_take_few_looks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    pixels = np.asarray(draw_picture(1), dtype=np.float64)
+    for number in range(40):
+        shot = (pixels + generator.normal(0, 3, pixels.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(shot).save(folder / "second" / "all" / f"{number:02}.png")
+    looks = []
+    look = duplicates.compare
+    monkeypatch.setattr(duplicates, "compare", lambda *both: (looks.append(both), look(*both))[1])
+    source = open_data(folder / "second")
+    pairs = find_within(survey_source(source, ""), source)
+    assert {number for pair in pairs.numbers.tolist() for number in pair} == set(range(40))
+    assert len(looks) < 80  # of 780 pairs
+
+
+def test_tiny_images_are_compared_by_their_bytes_alone(cache: Path) -> None:
+    """Of handwritten digits of 8 x 8 pixels, most look like others."""
+    source = select(open_data("digits", "test"), "150")
+    assert len(find_within(survey_source(source, ""), source)) == 0
+
+
+def test_what_one_side_finds_the_other_finds_too(cache: Path, assets: Path) -> None:
+    source = open_data(assets / "cifar10-12k", "test")
+    first, second = (Selection(source, np.arange(start, 2000, 2)) for start in (0, 1))
+    surveys = [look_at_chunk(each, range(len(each))) for each in (first, second)]
+    forth = find_across(surveys[0], first, surveys[1], second)
+    back = find_across(surveys[1], second, surveys[0], first)
+    assert len(forth) > 0
+    assert sorted(map(tuple, forth.numbers.tolist())) == sorted((a, b) for b, a in back.numbers.tolist())
 
 
 def test_copies_of_photographs(assets: Path, cache: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from vitrine.data.signature_search import (
     expand_ranges,
     list_probes,
     search,
-    search_within,
     split_evenly,
 )
 
@@ -77,26 +76,19 @@ def test_flat_images_are_like_nothing() -> None:
     assert search(database, flat).tolist() == [[9, 9]]
 
 
-def test_within_names_each_pair_once() -> None:
-    signatures = draw(50)
-    signatures.words[40], signatures.words[30] = signatures.words[10], signatures.words[10]
-    assert search_within(signatures).tolist() == [[10, 30], [10, 40], [30, 40]]
-
-
 def test_nothing_to_search() -> None:
     assert search(draw(0), draw(5)).shape == (0, 2)
     assert search(draw(5), draw(0)).shape == (0, 2)
-    assert search_within(draw(1)).shape == (0, 2)
 
 
 def test_few_pairs_at_once_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     signatures = draw(200)
     signatures.words[100:] = signatures.words[:100]
-    whole = search_within(signatures)
+    whole = search(signatures, signatures)
     monkeypatch.setattr(signature_search, "PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(signature_search, "QUERIES_AT_ONCE", 7)
-    assert np.array_equal(search_within(signatures), whole)
-    assert len(whole) == 100
+    assert np.array_equal(search(signatures, signatures), whole)
+    assert len(whole) == 400  # each half is like itself and like the other
 
 
 def test_probes_are_all_flips_of_up_to_three_weak_bits() -> None:

@@ -35,7 +35,7 @@ def test_it_is_the_paper_s(protocol: Recipe) -> None:
     assert (optim.learning_rate, protocol.total_steps, optim.kind, optim.momentum) == (0.01, 2500, "sgd", 0.9)
     assert (optim.decay, optim.max_grad_norm, optim.weight_decay) == ("cosine", 1.0, 0.0)
     assert (protocol.evaluation.num_times, protocol.evaluation.test) == (0, True)
-    assert list_departures(protocol, protocol) == []
+    assert list_departures(protocol, protocol, VtabConfig()) == []
     check_recipe(protocol, protocol)
 
 
@@ -68,13 +68,28 @@ def test_departures_are_named(protocol: Recipe) -> None:
         seed=3,
         device="cpu",
     )
-    assert list_departures(short, protocol) == [
+    assert list_departures(short, protocol, VtabConfig()) == [
         "model.image_size 224 instead of 384",
         "loader.batch_size 32 instead of 512",
         "optim.warmup_steps 5 instead of 500",
         "total_steps 60 instead of 2500",
     ]
-    assert list_departures(protocol, protocol, 500) == ["at most 500 test images instead of all"]
+    tested = list_departures(protocol, protocol, VtabConfig(test_images=500))
+    assert tested == ["at most 500 test images instead of all"]
+
+
+def test_what_a_sweep_chose_from_is_named() -> None:
+    protocol = build_protocol("model", "root")
+    config = VtabConfig(sweep=True, rates=(5.0, 0.1), lengths=(10,))
+    named = list_departures(protocol, protocol, config)
+    assert named == ["chosen from the rates 5, 0.1 and 10 steps, which the paper does not name"]
+
+
+def test_tasks_with_too_few_images_are_named() -> None:
+    protocol = build_protocol("model", "root")
+    few = FoundTask(TASKS["pets"], "natural", "vtab:pets:root/pets", 37, 740, 444)
+    named = list_departures(protocol, protocol, VtabConfig(), [few])
+    assert named == ["pets with 740 images to learn from instead of 1,000"]
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,26 @@ def test_mistakes_cost_a_sentence(tmp_path: Path) -> None:
     make_arrays(tmp_path / "photos.npz", 1)
     with pytest.raises(ValueError, match=r"photos\.npz do not have one label each, of two or more classes"):
         survey(tmp_path)
+
+
+def test_a_folder_that_is_one_data_set_is_not_a_folder_of_tasks(tmp_path: Path) -> None:
+    make_folder(tmp_path / "pets", 2)
+    with pytest.raises(ValueError, match=r"pets is one data set, and a folder with one for each task was needed"):
+        survey(tmp_path / "pets")
+
+
+@pytest.mark.parametrize("name", ["foo@1", "a:b"])
+def test_names_that_mean_something_else_are_refused(name: str, tmp_path: Path) -> None:
+    make_arrays(tmp_path / f"{name}.npz", 3)
+    with pytest.raises(ValueError, match="cannot be the name of a task"):
+        survey(tmp_path)
+
+
+def test_what_a_sweep_needs_is_opened_before_it(tmp_path: Path) -> None:
+    make_vtab(tmp_path / "pets")
+    for name in ("train800.txt", "val200.txt"):
+        (tmp_path / "pets" / name).unlink()
+    with pytest.warns(Notice):
+        survey(tmp_path)
+    with pytest.raises(ValueError, match="has the splits"):
+        survey(tmp_path, sweep=True)

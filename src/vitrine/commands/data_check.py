@@ -10,13 +10,14 @@ from tyro.conf import Positional, arg
 from vitrine.commands.checkpoint import CheckpointOptions
 from vitrine.core.console import print_table
 from vitrine.core.files import require_file_place, write_json
+from vitrine.core.sentences import list_names
 from vitrine.data.name_list import write_names
 from vitrine.evaluate.config import ReadingConfig
 
 if TYPE_CHECKING:
     from vitrine.data.check import Check, Finding
 
-MOST_NAMED = 3  # findings of a kind in the terminal
+MOST_NAMED, MOST_COPIES = 3, 6  # findings of a kind, and images of one, in the terminal
 
 
 def data_check(
@@ -45,9 +46,7 @@ def data_check(
         no_cache: Compute the features anew, and do not keep them.
         device: Where the model computes, as cuda; a GPU where there is one, if you do not say.
     """
-    for path in (page, leave_out, json):
-        if path is not None:
-            require_file_place(path)
+    require_places(page, leave_out, json)
 
     from vitrine.core.runtime import start_runtime
     from vitrine.data.check import check_data
@@ -70,6 +69,16 @@ def data_check(
         sys.exit(1)
 
 
+def require_places(*paths: Path | None) -> None:
+    """Where files are to be written at the end, each another one."""
+    given = [path for path in paths if path is not None]
+    for path in given:
+        require_file_place(path)
+    if len({path.resolve() for path in given}) < len(given):
+        names = list_names([str(path) for path in given])
+        raise ValueError(f"{names} are to be written, and some of them are the same file: give each its own.")
+
+
 def print_check(check: "Check") -> None:
     """Splits and sizes, then what was found, a line for each kind with the first of them."""
     rows = [(split or "all", *describe_split(check, split)) for split in check.sources]
@@ -85,17 +94,26 @@ def print_check(check: "Check") -> None:
         more = f", the first {MOST_NAMED} of {len(found):,}" if len(found) > MOST_NAMED else ""
         print(f"\n{kind}{more}:")
         for finding in found[:MOST_NAMED]:
-            print_line(" = ".join(check.name(place) for place in finding.places), finding.detail)
+            print_line(name_images(check, finding), finding.detail)
 
 
 def judge(finding: "Finding") -> str:
     return "wrong" if finding.is_wrong else "worth a look"
 
 
+def name_images(check: "Check", finding: "Finding") -> str:
+    if finding.kind == "unreadable":
+        return ""  # which says it itself
+    names = [check.name(place) for place in finding.places]
+    more = f" = .. and {len(names) - MOST_COPIES:,} more" if len(names) > MOST_COPIES else ""
+    return " = ".join(names[:MOST_COPIES]) + more
+
+
 def print_line(names: str, detail: str) -> None:
-    """Indented; bytes of a name that are no UTF-8 as backslashes."""
-    line = f"  {': '.join(part for part in (names, detail) if part)}"
-    print(line.encode("utf-8", "backslashreplace").decode())
+    """Indented; what cannot be printed of a name as backslashes."""
+    line = ": ".join(part for part in (names, detail) if part)
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    print(f"  {shown}")
 
 
 def describe_split(check: "Check", split: str | None) -> tuple[str, ...]:
@@ -103,8 +121,8 @@ def describe_split(check: "Check", split: str | None) -> tuple[str, ...]:
     counts = check.count_classes()[split]
     extremes = ("", "")
     if len(counts):
-        names = (source.class_names[place] for place in (counts.argmin(), counts.argmax()))
-        extremes = tuple(f"{count} ({name})" for count, name in zip((counts.min(), counts.max()), names, strict=True))
+        largest = len(counts) - 1 - counts[::-1].argmax()  # the last, where all are alike
+        extremes = tuple(f"{counts[place]:,} ({source.class_names[place]})" for place in (counts.argmin(), largest))
     sides = sizes.min(axis=1)[sizes.min(axis=1) > 0]
     measured = f"{sides.min()}, {int(np.median(sides))}, {sides.max()}" if len(sides) else "none can be read"
     return f"{len(source):,}", f"{len(source.class_names):,}", *extremes, measured
@@ -114,15 +132,15 @@ def write_files(check: "Check", data: str, page: Path | None, leave_out: Path | 
     from vitrine.data.check import list_to_leave_out
     from vitrine.data.check_page import write_check
 
+    if json is not None:
+        write_json(json, describe_check(check, data))
     if page is not None:
         write_check(check, page, data)
         print(f"\nThe page is {page}.")
     if leave_out is not None:
         names = list_to_leave_out(check)
-        write_names(leave_out, names, f"Better left out of {data}.")
-        print(f"\n{len(names):,} images are better left out: --data.exclude {leave_out}")
-    if json is not None:
-        write_json(json, describe_check(check, data))
+        write_names(leave_out, names, f"Better left out of training on {data}.")
+        print(f"\n{len(names):,} of the images to train on are better left out: --data.exclude {leave_out}")
 
 
 def describe_check(check: "Check", data: str) -> dict[str, Any]:

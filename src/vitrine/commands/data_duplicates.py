@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from vitrine.commands.data_check import print_line, require_places
 from vitrine.core.console import print_table
-from vitrine.core.files import require_file_place, write_json
+from vitrine.core.files import write_json
 from vitrine.data.name_list import write_names
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ def data_duplicates(
         out: Write the names of the images to leave out to this file, for --data.exclude.
         json: Write all pairs to this file.
     """
-    for path in (out, json):
-        if path is not None:
-            require_file_place(path)
+    require_places(out, json)
 
     from vitrine.core.runtime import start_runtime
     from vitrine.data.duplicates import find_across
@@ -55,7 +54,7 @@ def data_duplicates(
         ]
         if not runtime.is_main:
             return
-    pairs = find_across(surveys[0], sources[0], surveys[1], sources[1])
+    pairs = find_across(surveys[0], sources[0], surveys[1], sources[1], show_progress=True)
     print_pairs(pairs, sources)
     for survey, name in zip(surveys, (pretrain, test), strict=True):
         if survey.unreadable:
@@ -80,7 +79,7 @@ def print_pairs(pairs: "Pairs", sources: "tuple[Source, Source]") -> None:
     ]
     print_table(columns, rows)
     for first, second in pairs.numbers[:MOST_NAMED].tolist():
-        print(f"  {sources[0].name(first)} = {sources[1].name(second)}".encode("utf-8", "backslashreplace").decode())
+        print_line(f"{sources[0].name(first)} = {sources[1].name(second)}", "")
     if len(pairs) > MOST_NAMED:
         print(f"  .. and {len(pairs) - MOST_NAMED:,} more pairs")
 

@@ -75,7 +75,7 @@ def run(model: str, root: Path, options: Options, protocol: Recipe) -> None:
     from vitrine.studies.vtab_survey import survey_tasks
 
     survey = survey_tasks(root, options.suite, options.out)
-    recipe, departures = options.recipe, list_departures(options.recipe, protocol, options.suite.test_images)
+    recipe, departures = options.recipe, list_departures(options.recipe, protocol, options.suite, survey.found)
     seeds = options.suite.seeds or (recipe.seed,)
     results: dict[str, Any] = {"model": model, "seeds": list(seeds), "is_paper_protocol": not departures}
     results |= {"departures": departures, "missing": list(survey.missing)}

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from vitrine.core.sentences import list_names
 from vitrine.data.duplicates import Pairs, find_across, find_within
@@ -37,7 +35,10 @@ WRONG: tuple[FindingKind, ...] = (
     "no training images",
 )
 
+JOINED = ("train800val200",)  # VTAB's, of train and val
+KEPT_FIRST = ("test", "val", "train")  # of copies in several splits: it is training that must not have seen the others
 SMALLEST_SIDE = 16  # pixels, where others are four times as large
+ALMOST_ONE = 0.9999  # likeness of what is not the same bytes, at most
 MOST_ELONGATED = 5.0  # long side by short side
 
 
@@ -90,7 +91,7 @@ class Check:
 
 def check_data(data: Data, runtime: "Runtime | None" = None, show_progress: bool = False) -> Check:
     """Every split of the data, and the splits against each other."""
-    splits: Sequence[str | None] = data.splits or (None,)
+    splits = choose_splits(data)
     sources = {split: data.open(split) for split in splits}
     surveys = {
         split: survey_source(source, f"looking at {split or data.name}", runtime, show_progress)
@@ -98,10 +99,17 @@ def check_data(data: Data, runtime: "Runtime | None" = None, show_progress: bool
     }
     check = Check(sources, surveys)
     check.findings.extend(list_unreadable(check))
-    check.findings.extend(list_copies(check))
+    check.findings.extend(list_copies(check, show_progress))
     check.findings.extend(list_untrained(check))
     check.findings.extend(list_suspicious(check))
     return check
+
+
+def choose_splits(data: Data) -> Sequence[str | None]:
+    """All of them, but for those that are made of others."""
+    if {"train", "val"} <= set(data.splits):
+        return [split for split in data.splits if split not in JOINED]
+    return data.splits or (None,)
 
 
 def list_unreadable(check: Check) -> list[Finding]:
@@ -112,26 +120,26 @@ def list_unreadable(check: Check) -> list[Finding]:
     ]
 
 
-def list_copies(check: Check) -> list[Finding]:
+def list_copies(check: Check, show_progress: bool = False) -> list[Finding]:
     """Groups of images that are the same picture, each told once, by the worst that is wrong with it."""
     places = [Place(split, number) for split, survey in check.surveys.items() for number in range(len(survey))]
-    pairs = find_all_pairs(check)
+    pairs = find_all_pairs(check, show_progress)
     findings = []
-    for members, likeness in group(pairs, len(places)):
+    for members, likeness in group(pairs):
         found = tuple(places[member] for member in members)
         findings.append(Finding(judge_group(check, found, likeness), found, describe_group(check, found, likeness)))
     return sorted(findings, key=lambda finding: WRONG.index(finding.kind))
 
 
-def find_all_pairs(check: Check) -> Pairs:
+def find_all_pairs(check: Check, show_progress: bool) -> Pairs:
     """Within each split and across any two, in numbers that count through all splits."""
     parts, start = [], 0
     seen: list[tuple[int, str | None]] = []
     for split, survey in check.surveys.items():
         source = check.sources[split]
-        parts.append(shift(find_within(survey, source), start, start))
+        parts.append(shift(find_within(survey, source, show_progress), start, start))
         for other_start, other in seen:
-            across = find_across(check.surveys[other], check.sources[other], survey, source)
+            across = find_across(check.surveys[other], check.sources[other], survey, source, show_progress)
             parts.append(shift(across, other_start, start))
         seen.append((start, split))
         start += len(survey)
@@ -142,35 +150,45 @@ def shift(pairs: Pairs, first: int, second: int) -> Pairs:
     return Pairs(pairs.numbers + np.array([first, second]), pairs.likeness, pairs.is_exact)
 
 
-def group(pairs: Pairs, num_images: int) -> list[tuple[list[int], float]]:
-    """Images that are connected by pairs, and the least likeness of these; 1 where all have the same bytes."""
-    first, second = pairs.numbers.T
-    graph = coo_matrix((np.ones(len(pairs)), (first, second)), shape=(num_images, num_images))
-    _, components = connected_components(graph, directed=False)
-    least: dict[int, float] = {}
-    for component, likeness in zip(components[first].tolist(), np.where(pairs.is_exact, 1.0, pairs.likeness), strict=True):
-        least[component] = min(least.get(component, 1.0), float(likeness))
-    members: dict[int, list[int]] = {component: [] for component in least}
-    for number in np.flatnonzero(np.isin(components, list(least))).tolist():
-        members[int(components[number])].append(number)
-    return [(members[component], likeness) for component, likeness in least.items()]
+def group(pairs: Pairs) -> list[tuple[list[int], float]]:
+    """Every pair in some group of images that are all copies of its first one, with the least likeness; 1: the same bytes."""
+    partners: dict[int, dict[int, float]] = {}
+    for (first, second), likeness, is_exact in zip(
+        pairs.numbers.tolist(), pairs.likeness.tolist(), pairs.is_exact, strict=True
+    ):
+        value = 1.0 if is_exact else min(likeness, ALMOST_ONE)
+        partners.setdefault(first, {})[second] = value
+        partners.setdefault(second, {})[first] = value
+    groups = []
+    for first in sorted(partners):
+        alike = partners[first]
+        if alike:
+            groups.append(([first, *sorted(alike)], min(alike.values())))
+            members = {first, *alike}
+            for member in members:  # what lies within this group is told
+                partners[member] = {other: value for other, value in partners[member].items() if other not in members}
+    return groups
 
 
 def judge_group(check: Check, places: Sequence[Place], likeness: float) -> FindingKind:
-    if len({frozenset(check.classes(place)) for place in places}) > 1:
+    if len(list_labels(check, places)) > 1:
         return "two labels"
     if len({place.split for place in places}) > 1:
         return "in two splits"
     return "exact copies" if likeness == 1.0 else "near copies"
 
 
+def list_labels(check: Check, places: Sequence[Place]) -> list[str]:
+    """The different labels of the images, but for those that have none."""
+    return sorted({" and ".join(sorted(check.classes(place))) for place in places} - {""})
+
+
 def describe_group(check: Check, places: Sequence[Place], likeness: float) -> str:
     splits = sorted({place.split for place in places if place.split is not None})
-    classes = sorted({" and ".join(check.classes(place)) for place in places})
+    labels = list_labels(check, places)
     how = "the same bytes" if likeness == 1.0 else f"likeness {likeness:.2f}"
     where = [f"in {' and '.join(splits)}"] if len(splits) > 1 else []
-    labels = [f"as {list_names(classes)}"] if len(classes) > 1 else []
-    return ", ".join([how, *where, *labels])
+    return ", ".join([how, *where, *([f"as {list_names(labels)}"] if len(labels) > 1 else [])])
 
 
 def list_untrained(check: Check) -> list[Finding]:
@@ -217,19 +235,23 @@ def list_doubts(survey: Survey, number: int, usual_side: float) -> list[str]:
 
 
 def list_to_leave_out(check: Check) -> list[str]:
-    """Names for `data.exclude`: what cannot be read; of copies all but one, in training before elsewhere; of two labels, all.
+    """Names for `data.exclude`, so of training images: what cannot be read, of copies all but one, of two labels all.
 
-    Of an image in two splits, the one in test stays, else that in val: it is training that must not have seen it. Suspicions
-    are for people to judge.
+    Of an image in two splits, the one that is not trained on stays. Suspicions are for people to judge.
     """
+    trained = "train" if "train" in check.sources else None
     names: dict[str, None] = {}
     for finding in check.findings:
-        if finding.kind == "two labels" or finding.kind == "unreadable":
-            left_out = list(finding.places)
-        elif finding.is_wrong and finding.places:
-            kept = min(finding.places, key=lambda place: (("test", "val", "train", None).index(place.split), place.number))
-            left_out = [place for place in finding.places if place != kept]
-        else:
+        if not finding.is_wrong or not finding.places:
             continue
-        names.update(dict.fromkeys(check.name(place) for place in left_out))
+        left_out = list(finding.places)
+        if finding.kind not in ("unreadable", "two labels"):
+            left_out.remove(min(finding.places, key=rank_place))
+        names.update(dict.fromkeys(check.name(place) for place in left_out if trained is None or place.split == trained))
     return list(names)
+
+
+def rank_place(place: Place) -> tuple[int, int]:
+    """The smaller the sooner it is kept."""
+    rank = KEPT_FIRST.index(place.split) if place.split in KEPT_FIRST else len(KEPT_FIRST)
+    return rank, place.number

@@ -10,6 +10,7 @@ from vitrine.data.decode import BadImage
 
 THUMBNAIL = 150
 MOST_SHOWN = 40  # findings of a kind; the others are in the JSON
+MOST_COPIES = 12  # images of a group
 
 CAPTIONS: dict[FindingKind, str] = {
     "unreadable": "No image comes out of these files.",
@@ -45,10 +46,15 @@ def show_all(check: Check, findings: Sequence[Finding]) -> list[Part]:
         return [Gallery([show(check, finding.places[0], finding.detail) for finding in findings])]
     if not any(finding.places for finding in findings):
         return [Table(("what",), [(finding.detail,) for finding in findings])]
-    return [
-        Gallery([show(check, place, finding.detail if place == finding.places[0] else "") for place in finding.places])
-        for finding in findings
+    return [show_group(check, finding) for finding in findings]
+
+
+def show_group(check: Check, finding: Finding) -> Gallery:
+    figures = [
+        show(check, place, "" if number else finding.detail) for number, place in enumerate(finding.places[:MOST_COPIES])
     ]
+    more = len(finding.places) - MOST_COPIES
+    return Gallery(figures if more <= 0 else [*figures, Figure(None, f"and {more:,} more")])
 
 
 def show(check: Check, place: Place, detail: str) -> Figure:

@@ -6,48 +6,17 @@ whatever they show. Of copies of photographs these correlate by 0.93 and more, o
 unrelated photographs with like signatures by 0.4 at most, of 32 x 32 pixels seldom by 0.75.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
-from vitrine.data.reading import map_ahead
 from vitrine.data.stored import StoredImage
 
 SIDE, COMPARED = 48, 24  # pixels of an image, and of the pieces that are compared
-STEPS = np.linspace(0, 0.1, 5)
-PIECES = [(before, after) for before in STEPS for after in STEPS if before + after <= 0.1 + 1e-9]  # the whole comes first
+SHARES = np.linspace(0, 0.1, 5)
+PIECES = [(before, after) for before in SHARES for after in SHARES if before + after <= 0.1 + 1e-9]  # the whole comes first
 LEAST_LIKENESS = 0.75
-
-
-def prepare(image: StoredImage) -> np.ndarray:
-    """Grey (48, 48), drawn out to a square."""
-    pixels = Image.fromarray(image.pixels(1, at_least=(2 * SIDE, 2 * SIDE))[..., 0])
-    return np.asarray(pixels.resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.float32)
-
-
-def compare(first: np.ndarray, second: np.ndarray) -> float:
-    """How alike two prepared images are, in the best way to lay one over a piece of the other: at most 1."""
-    return max(compare_pieces(first, second), compare_pieces(second, first))
-
-
-def compare_pieces(larger: np.ndarray, smaller: np.ndarray) -> float:
-    steps = compute_steps(cut_pieces(larger))  # (pieces, values)
-    whole = compute_steps((WINDOWS[0] @ smaller @ WINDOWS[0].T)[None])[0]
-    lengths = np.sqrt((steps**2).sum(axis=1) * (whole**2).sum())
-    return float((steps @ whole / np.maximum(lengths, 1e-6)).max())
-
-
-def cut_pieces(image: np.ndarray) -> np.ndarray:
-    """All pieces (P * P, 24, 24)."""
-    rows = WINDOWS @ image  # (P, 24, 48)
-    return (rows[:, None] @ WINDOWS.transpose(0, 2, 1)[None]).reshape(-1, COMPARED, COMPARED)
-
-
-def compute_steps(images: np.ndarray) -> np.ndarray:
-    """From each pixel to the one below and to the one at the right, (N, ..)."""
-    down, right = np.diff(images, axis=1)[:, :, 1:], np.diff(images, axis=2)[:, 1:]
-    return np.concatenate([down.reshape(len(images), -1), right.reshape(len(images), -1)], axis=1)
 
 
 def build_window(before: float, after: float) -> np.ndarray:
@@ -59,12 +28,52 @@ def build_window(before: float, after: float) -> np.ndarray:
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-WINDOWS = np.stack([build_window(before, after) for before, after in PIECES])
+# Letters: A an image (48, 48), W a window (24, 48) of P, d the steps from one row to the next. A piece is W_i A W_j', its steps
+# down are dW_i A W_j' and to the right W_i A dW_j', each without the first line of the other axis. Products with windows are
+# moved from one side to the other, so that no piece has to be made.
+WINDOWS = np.stack([build_window(before, after) for before, after in PIECES])  # (P, 24, 48)
+STEPS, LINES = np.diff(WINDOWS, axis=1), WINDOWS[:, 1:]  # dW and W, (P, 23, 48)
+SQUARES = (LINES.transpose(0, 2, 1) @ LINES).reshape(len(PIECES), -1)  # W'W, (P, 48 * 48)
 
 
-def measure_likeness(
-    pairs: np.ndarray, load: Callable[[int], np.ndarray], load_other: Callable[[int], np.ndarray]
-) -> np.ndarray:
-    """Of each pair (P, 2) of numbers, by several threads, which read the images again."""
-    likeness = map_ahead(lambda place: compare(load(pairs[place, 0]), load_other(pairs[place, 1])), len(pairs))
-    return np.fromiter(likeness, dtype=np.float64, count=len(pairs))
+@dataclass(frozen=True)
+class Look:
+    """What of an image is compared."""
+
+    down: np.ndarray
+    """dW_i A, (P, 23, 48)."""
+    right: np.ndarray
+    """dW_j A', (P, 23, 48)."""
+    lengths: np.ndarray
+    """(P, P): of the steps of each piece, as one vector."""
+    whole: tuple[np.ndarray, np.ndarray]
+    """The steps of the whole image, down and to the right, each (23, 23)."""
+
+
+def prepare(image: StoredImage) -> Look:
+    pixels = Image.fromarray(image.pixels(1, at_least=(2 * SIDE, 2 * SIDE))[..., 0])
+    return look_at(np.asarray(pixels.resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.float32))
+
+
+def look_at(grey: np.ndarray) -> Look:
+    """From a grey image (48, 48), drawn out to a square."""
+    down, right = STEPS @ grey, STEPS @ grey.T
+    squares_down, squares_right = (
+        (steps.transpose(0, 2, 1) @ steps).reshape(len(PIECES), -1) @ SQUARES.T for steps in (down, right)
+    )  # each (P, P): by the axis that steps are taken along, then by the other
+    lengths = np.sqrt(np.maximum(squares_down + squares_right.T, 1e-6))
+    return Look(down, right, lengths, (down[0] @ LINES[0].T, LINES[0] @ right[0].T))
+
+
+def compare(first: Look, second: Look) -> float:
+    """How alike two images are, in the best way to lay one over a piece of the other: at most 1."""
+    return max(compare_pieces(first, second), compare_pieces(second, first))
+
+
+def compare_pieces(larger: Look, smaller: Look) -> float:
+    """The correlation of the steps of the smaller with those of the best piece of the larger."""
+    num_pieces = len(PIECES)
+    down, right = smaller.whole
+    products = larger.down.reshape(num_pieces, -1) @ (down @ LINES).reshape(num_pieces, -1).T
+    products += (larger.right.reshape(num_pieces, -1) @ (right.T @ LINES).reshape(num_pieces, -1).T).T
+    return float((products / larger.lengths).max() / smaller.lengths[0, 0])

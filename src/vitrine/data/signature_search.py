@@ -34,10 +34,9 @@ def search(database: Signatures, queries: Signatures) -> np.ndarray:
     return np.unique(np.concatenate(found), axis=0)
 
 
-def search_within(signatures: Signatures) -> np.ndarray:
-    """Pairs of two different ones, each once, the smaller number first."""
-    pairs = np.sort(search(signatures, signatures), axis=1)  # some are found one way only
-    return np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
+def search_both_ways(first: Signatures, second: Signatures) -> np.ndarray:
+    """Pairs (P, 2) of one of the first and one of the second; the weak bits are the query's, so some are found one way only."""
+    return np.unique(np.concatenate([search(first, second), search(second, first)[:, ::-1]]), axis=0)
 
 
 class BandTable:
@@ -76,8 +75,8 @@ def list_probes(words: np.ndarray, weak: np.ndarray, band: int) -> np.ndarray:
     rest = read_band(weak, band)
     bits = np.empty((len(words), NUM_WEAK), dtype=np.int64)
     for place in range(NUM_WEAK):
-        bits[:, place] = rest & -rest  # the lowest bit that is set
-        rest = rest & (rest - 1)
+        bits[:, place] = rest & np.negative(rest)  # the lowest bit that is set
+        rest = rest - bits[:, place]
     flips = [bits[:, list(chosen)].sum(axis=1) for chosen in FLIPS]
     return read_band(words, band)[:, None] ^ np.stack(flips, axis=1)
 

@@ -2,12 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vitrine.core.files import make_folder, read_json, whole_file, write_json
 from vitrine.core.runtime import choose_device
@@ -61,10 +63,23 @@ def tell_story(plan: Plan) -> list[Result]:
     """Every step, announced; a run that was stopped is resumed, one that is finished is read."""
     tell: Mapping[str, Callable[[Plan, Step], Result]] = {"few-shot": measure_few_shot, "inspect": look_inside}
     results = []
-    for number, step in enumerate(plan.steps, start=1):
-        print(f"{number}/{len(plan.steps)}  {step.title}", file=sys.stderr, flush=True)
-        results.append(tell.get(step.key, train)(plan, step))
+    with few_threads(plan):
+        for number, step in enumerate(plan.steps, start=1):
+            print(f"{number}/{len(plan.steps)}  {step.title}", file=sys.stderr, flush=True)
+            results.append(tell.get(step.key, train)(plan, step))
     return results
+
+
+@contextmanager
+def few_threads(plan: Plan) -> Iterator[None]:
+    """One, for networks as small as the demo's own, which two make slower; as many as usual for anyone's checkpoint."""
+    num_threads = torch.get_num_threads()
+    if plan.config.model is None:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def train(plan: Plan, step: Step) -> Result:

@@ -82,6 +82,9 @@ def doubt_labels(
             found = featurise_images(checkpoint, source, reading, device, cache, f"features of {split or 'images'}")
             parts.append(found)
             places += [Place(split, int(readable[index])) for index in found.index.tolist()]
+    if not parts:
+        notice("Labels cannot be doubted here: no image can be read.")
+        return
     values, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "labels"))
     features = Features(values, labels, torch.arange(len(values)))
     for suspect in find_label_suspects(features, len(class_names)):

@@ -3,6 +3,7 @@
 Table 4 and appendix B.1.1 of arXiv:2010.11929. No torch here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -43,15 +44,30 @@ def check_recipe(recipe: Recipe, protocol: Recipe) -> None:
         raise ValueError("VTAB needs the supervised objective and a length in steps, as total_steps=2500: leave others out.")
 
 
-def list_departures(recipe: Recipe, protocol: Recipe, test_images: int | None = None) -> list[str]:
-    """In words, every setting that is not the paper's."""
+def list_departures(recipe: Recipe, protocol: Recipe, config: VtabConfig, found: Sequence[FoundTask] = ()) -> list[str]:
+    """In words, every setting that is not the paper's, and every task that has fewer images than it should."""
     usual = dict(list_fields(protocol.to_json()))
-    tested = [] if test_images is None else [f"at most {test_images} test images instead of all"]
-    return tested + [
-        f"{name} {value} instead of {usual[name]}"
-        for name, value in list_fields(recipe.to_json())
-        if value != usual[name] and not any(name == free or name.startswith(f"{free}.") for free in NO_PROTOCOL)
+    return [
+        *([] if config.test_images is None else [f"at most {config.test_images} test images instead of all"]),
+        *([describe_sweep(list_settings(recipe, config))] if config.sweep else []),
+        *(
+            f"{name} {value} instead of {usual[name]}"
+            for name, value in list_fields(recipe.to_json())
+            if value != usual[name] and not any(name == free or name.startswith(f"{free}.") for free in NO_PROTOCOL)
+        ),
+        *(
+            f"{each.task.name} with {each.num_train_images} images to learn from instead of {NUM_IMAGES:,}"
+            for each in found
+            if each.num_train_images < NUM_IMAGES
+        ),
     ]
+
+
+def describe_sweep(settings: Sequence[Setting]) -> str:
+    """The paper does not name what it chose from."""
+    rates = dict.fromkeys(f"{each.learning_rate:g}" for each in settings)
+    lengths = dict.fromkeys(f"{each.total_steps:,}" for each in settings)
+    return f"chosen from the rates {', '.join(rates)} and {', '.join(lengths)} steps, which the paper does not name"
 
 
 def build_task_recipe(recipe: Recipe, found: FoundTask, split: str = WHOLE) -> Recipe:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrine.core.notices import notice
 from vitrine.core.sentences import list_names
+from vitrine.data.kind import normalise_split
 from vitrine.data.opening import VTAB, find_data, find_kind
 from vitrine.data.sources.factors import find_factors
 from vitrine.data.sources.listing import list_folder
@@ -48,21 +49,26 @@ def survey_tasks(root: Path, config: VtabConfig, out: Path) -> Survey:
             f"{root} has no task: put folders in it that are called as tasks, as pets or dtd (`vitrine vtab --list`), or take "
             "--generated."
         )
-    return Survey(tuple(open_task(name, sources[name], config.test_images) for name in wanted), missing)
+    return Survey(tuple(open_task(name, sources[name], config) for name in wanted), missing)
 
 
 def list_sources(root: Path, out: Path) -> dict[str, str]:
     """By the name of the task, whatever is data in the folder; the table's tasks come first."""
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}, and one with a folder for each task was needed: check the path.")
+    inners = list_folder(root)
+    if any(normalise_split(inner) == "train" for inner in inners):
+        raise ValueError(f"{root} is one data set, and a folder with one for each task was needed: give the folder around it.")
     sources: dict[str, str] = {}
-    for inner in list_folder(root):
+    for inner in inners:
         path = root / inner
         name = name_task(inner if path.is_dir() else path.stem)
         if path.resolve() in (out.resolve(), *out.resolve().parents) or not is_data(path, find_task(name)):
             if name in TASKS:
                 notice(f"{path} has the name of a task and is no data of a known kind: it is taken as missing.")
             continue
+        if {":", "@"} & set(name):
+            raise ValueError(f"{path} cannot be the name of a task, for the : or @ in it: rename it.")
         if name in sources:
             raise ValueError(f"{sources[name]} and {path} are both the task {name}, and one was needed: rename one.")
         sources[name] = str(path)
@@ -82,11 +88,12 @@ def choose_wanted(sources: dict[str, str], tasks: tuple[str, ...]) -> list[str]:
     return [name for name in sources if not tasks or name in tasks]
 
 
-def open_task(name: str, where: str, test_images: int | None) -> FoundTask:
-    task, limit = find_task(name), "" if test_images is None else f"@{test_images}"
+def open_task(name: str, where: str, config: VtabConfig) -> FoundTask:
+    """Also what a sweep needs, before anything is trained."""
+    task, limit = find_task(name), "" if config.test_images is None else f"@{config.test_images}"
     source = f"{VTAB}{name}{limit}:{where}"
     data = find_data(source)
-    train, test = data.open(WHOLE), data.open("test")
+    train, test, *_ = (data.open(split) for split in (WHOLE, "test", *(("train", "val") if config.sweep else ())))
     if train.labels.has_several or len(train.class_names) < 2:
         raise ValueError(f"The images of {where} do not have one label each, of two or more classes, as a task needs: move it.")
     if len(train) < NUM_IMAGES:
