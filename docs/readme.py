@@ -56,14 +56,17 @@ def run(command: str, folder: Path, *more: str) -> list[str]:
     return [line.rstrip() for line in done.stdout.rstrip().splitlines()]
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [(example, run(example.command, Path(folder))) for example in find_examples(lines)]
+    outputs = [(example, run(example.command, folder)) for example in find_examples(lines)]
     for example, output in reversed(outputs):
         lines[example.start + 1 : example.stop] = [f"{INDENT}{line}".rstrip() for line in output]
     README.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:  # a folder in which they were run before, and need not train again
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as empty:
+            main(Path(empty))
