@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.pictures import write_picture
+from tests.data.pictures import write_classes
 from vitrine.cli import main
 from vitrine.data.name_list import read_names
 from vitrine.data.preprocessing import Preprocessing
@@ -14,12 +14,7 @@ from vitrine.data.preprocessing import Preprocessing
 
 @pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
-    seed = 0
-    for split, count in (("train", 3), ("test", 2)):
-        for name in ("cat", "dog"):
-            for number in range(count):
-                write_picture(tmp_path / "data" / split / name / f"{number}.jpg", seed := seed + 1)
-    return tmp_path / "data"
+    return write_classes(tmp_path / "data", {"train": 3, "test": 2})
 
 
 def run(*arguments: str) -> int:

@@ -18,11 +18,11 @@ def test_a_notice_is_a_warning_of_its_own_kind() -> None:
     assert issubclass(Notice, UserWarning)
 
 
-def test_the_command_line_shows_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_one_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     with notices_in_a_line():
-        for _ in range(2):
-            notice("taken as usual")
-    assert capsys.readouterr() == ("", "vitrine: taken as usual\nvitrine: taken as usual\n")
+        for text in ("taken as usual", "another", "taken as usual"):
+            notice(text)
+    assert capsys.readouterr() == ("", "vitrine: taken as usual\nvitrine: another\n")
 
 
 def test_afterwards_a_notice_is_a_warning_again() -> None:

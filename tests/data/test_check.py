@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.pictures import draw_picture, encode, write_picture
+from tests.data.pictures import draw_picture, encode, write_classes, write_picture
 from vitrine.data.check import Check, check_data, group, list_to_leave_out
 from vitrine.data.duplicates import Pairs
 from vitrine.data.opening import find_data
@@ -16,12 +16,7 @@ from vitrine.data.subset import exclude
 @pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
     """Two classes of four pictures to train on and two to test on."""
-    seed = 0
-    for split, count in (("train", 4), ("test", 2)):
-        for name in ("cat", "dog"):
-            for number in range(count):
-                write_picture(tmp_path / "data" / split / name / f"{number}.jpg", seed := seed + 1)
-    return tmp_path / "data"
+    return write_classes(tmp_path / "data", {"train": 4, "test": 2})
 
 
 def check(folder: Path) -> Check:

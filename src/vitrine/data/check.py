@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -25,15 +25,8 @@ FindingKind = Literal[
     "suspicious",
     "label suspect",
 ]
-# What is wrong, and has to be mended; the others are worth a look.
-WRONG: tuple[FindingKind, ...] = (
-    "unreadable",
-    "two labels",
-    "in two splits",
-    "exact copies",
-    "near copies",
-    "no training images",
-)
+KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
+WORTH_A_LOOK: tuple[FindingKind, ...] = ("suspicious", "label suspect")  # the others are wrong, and have to be mended
 
 JOINED = ("train800val200",)  # VTAB's, of train and val
 KEPT_FIRST = ("test", "val", "train")  # of copies in several splits: it is training that must not have seen the others
@@ -59,7 +52,7 @@ class Finding:
 
     @property
     def is_wrong(self) -> bool:
-        return self.kind in WRONG
+        return self.kind not in WORTH_A_LOOK
 
 
 @dataclass(frozen=True)
@@ -128,7 +121,7 @@ def list_copies(check: Check, show_progress: bool = False) -> list[Finding]:
     for members, likeness in group(pairs):
         found = tuple(places[member] for member in members)
         findings.append(Finding(judge_group(check, found, likeness), found, describe_group(check, found, likeness)))
-    return sorted(findings, key=lambda finding: WRONG.index(finding.kind))
+    return sorted(findings, key=lambda finding: KINDS.index(finding.kind))
 
 
 def find_all_pairs(check: Check, show_progress: bool) -> Pairs:
