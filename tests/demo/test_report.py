@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.demo.stage import make_checkpoint, make_images
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.pictures import draw_distances
 from vitrine.demo.plan import Plan, plan_story
-from vitrine.demo.report import COLUMNS, MEANINGS, format_rows, list_results, write_report
+from vitrine.demo.report import COLUMNS, MEANINGS, compare_costs, format_rows, list_results, write_report
 from vitrine.demo.story import Result
 from vitrine.evaluate.uncertainty import estimate_share
 
@@ -69,6 +70,13 @@ def test_all_of_it_is_on_the_page(plan: Plan, results: list[Result]) -> None:
     assert not re.search(r'(src|href)="(?!data:)', text)
     for name in ("accuracies.png", "training.png"):
         assert (plan.config.out / name).is_file()
+
+
+def test_costs_are_compared_as_they_are(results: list[Result]) -> None:
+    macs = {"transfer": 1_000_000, "resnet": 590_000, "hybrid": 1_100_000}
+    changed = [replace(result, macs=macs.get(result.key, result.macs)) for result in results]
+    assert compare_costs(changed) == ": the ResNet has 59 % and the hybrid has 110 % of the ViT's"
+    assert compare_costs([result for result in changed if result.key == "inspect"]) == ""
 
 
 def test_results_are_json(plan: Plan, results: list[Result]) -> None:

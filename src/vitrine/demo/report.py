@@ -138,9 +138,19 @@ def describe_costs(plan: Plan, results: Sequence[Result]) -> Section:
     caption = (
         "Seconds are of this machine, with the tests and without the start of the program. exaFLOPs are counted as in table 6 "
         "of the paper, forwards and backwards over all images seen; few-shot only goes forwards. MMACs are millions of "
-        "multiply-accumulates of one image: those of the ResNet and the hybrid are within a quarter of the ViT's."
+        f"multiply-accumulates of one image{compare_costs(results)}."
     )
     return Section("What did it cost?", caption, [Table(COLUMNS, format_rows(results))])
+
+
+def compare_costs(results: Sequence[Result]) -> str:
+    """What the rivals cost beside the transferred ViT, as far as it is known."""
+    macs = {result.key: result.macs for result in results if result.macs}
+    rivals = [(name, macs[key]) for key, name in (("resnet", "the ResNet"), ("hybrid", "the hybrid")) if key in macs]
+    if "transfer" not in macs or not rivals:
+        return ""
+    shares = " and ".join(f"{name} has {100 * found / macs['transfer']:.0f} %" for name, found in rivals)
+    return f": {shares} of the ViT's"
 
 
 def describe_commands(plan: Plan, results: Sequence[Result]) -> Section:
