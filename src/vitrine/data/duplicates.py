@@ -104,15 +104,15 @@ def confirm(
     pairs: dict[tuple[int, int], float] = {}
     with ThreadPoolExecutor(count_processors()) as pool:
         for number, others in track(list_groups(candidates), count_groups(candidates), "a second look", show_progress):
-            others = [other for other in others if not connected.connected(number, other + shift)]
-            if others:
-                own = load(number)
-                for other, found in zip(
-                    others, pool.map(lambda each, own=own: compare(own, load_other(each)), others), strict=True
-                ):
-                    if found >= LEAST_LIKENESS:
-                        pairs[number, other] = found
-                        connected.merge(number, other + shift)
+            unknown = [other for other in others if not connected.connected(number, other + shift)]
+            if not unknown:
+                continue
+            own = load(number)
+            likeness = pool.map(lambda other, own=own: compare(own, load_other(other)), unknown)
+            for other, found in zip(unknown, likeness, strict=True):
+                if found >= LEAST_LIKENESS:
+                    pairs[number, other] = found
+                    connected.merge(number, other + shift)
     return np.array(list(pairs), dtype=np.int64).reshape(-1, 2), np.array(list(pairs.values()))
 
 
