@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Lock
+from threading import Barrier, Lock
 from typing import Any
 
 import numpy as np
@@ -233,13 +233,26 @@ def test_row_groups_in_order_are_read_once(tmp_path: Path) -> None:
 
 
 def test_threads_decode_a_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = KIND.open(make_parquet(tmp_path), "train")
-    stamp = parquet.read_stamp
-    monkeypatch.setattr(parquet, "read_stamp", lambda path: (time.sleep(0.01), stamp(path))[1])  # so that others come
+    """Three groups, all of which are kept, so that no order of the threads makes one be decoded again."""
+    source = KIND.open(make_parquet(tmp_path) / "data" / "train-00000-of-00002.parquet", "train")
+    decode, decoded = pq.ParquetFile.read_row_group, list[int]()
+    meeting = Barrier(8, timeout=600)
+
+    def decode_slowly(file: Any, group: int, **options: Any) -> Any:
+        decoded.append(group)
+        time.sleep(0.01)  # so that others come meanwhile; whether they do changes nothing
+        return decode(file, group, **options)
+
+    def read_from(start: int) -> list[Any]:
+        meeting.wait()
+        images = {index % 5: source.fetch(index % 5) for index in range(start, start + 5)}
+        return [images[index] for index in range(5)]
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", decode_slowly)
     parquet.read_images.cache_clear()
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(source.fetch, range(8))) == [draw(seed) for seed in range(8)]
-    assert parquet.read_images.cache_info().misses == 5
+        assert list(pool.map(read_from, range(8))) == [[draw(seed) for seed in range(5)]] * 8
+    assert sorted(decoded) == [0, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by which Python 3.12 speaks of forking beside threads
@@ -248,7 +261,7 @@ def test_a_process_forked_off_while_a_group_is_read_does_not_wait_for_it(tmp_pat
     with parquet.LOCKS.setdefault(os.getpid(), Lock()):
         process = get_context("fork").Process(target=source.fetch, args=(0,))
         process.start()
-        process.join(timeout=30)
+        process.join(timeout=600)
     process.kill()  # where it waits after all
     assert process.exitcode == 0
 
