@@ -1,6 +1,7 @@
 """What one look at the images finds, alone, by several processes, and by those of torchrun."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -90,7 +91,9 @@ def test_what_is_in_no_files_is_looked_at(cache: Path) -> None:
 
 
 SCRIPT = """
+import json
 import sys
+from pathlib import Path
 from vitrine.core.runtime import start_runtime
 from vitrine.data import survey
 from vitrine.data.opening import open_data
@@ -100,7 +103,8 @@ look = survey.look_at_chunks
 survey.look_at_chunks = lambda source, chunks: (looked.extend(chunks), look(source, chunks))[1]
 with start_runtime("cpu") as runtime:
     found = survey.survey_source(open_data(sys.argv[1]), "looking", runtime)
-    print(runtime.rank, looked, len(found), list(found.unreadable), flush=True)
+    said = [[str(chunk) for chunk in looked], len(found), list(found.unreadable)]
+    Path(sys.argv[2], f"{runtime.rank}.json").write_text(json.dumps(said))
 """
 
 
@@ -108,11 +112,10 @@ def test_processes_of_torchrun_share_the_work(folder: Path, tmp_path: Path) -> N
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "script.py"), str(folder)], capture_output=True, text=True, env=environment, check=False
-    )
+    words = [str(tmp_path / "script.py"), str(folder), str(tmp_path)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
-        "0 [range(0, 2), range(4, 6)] 7 [5]",
-        "1 [range(2, 4), range(6, 7)] 7 [5]",
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [
+        [["range(0, 2)", "range(4, 6)"], 7, [5]],
+        [["range(2, 4)", "range(6, 7)"], 7, [5]],
     ]
