@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.ranks import open_meeting
 from vitrine.core.runtime import Runtime, choose_device, seed_generators, start_runtime
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,27 +51,23 @@ def work(out: Path) -> None:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     script = "import sys; from pathlib import Path; from tests.core.test_runtime import work; work(Path(sys.argv[1]))"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(out)],
-            cwd=ROOT,
-            env=os.environ
-            | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    with open_meeting(2) as environments:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(out)],
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for environment in environments
+        ]
+        try:
+            errors = [process.communicate(timeout=600)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     assert [(out / f"{rank}.json").is_file() for rank in range(2)] == [True, True], errors
     return [
         json.loads((out / f"{rank}.json").read_text()) | {"code": process.returncode, "error": error}
