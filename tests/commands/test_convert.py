@@ -160,7 +160,8 @@ def test_from_the_hub(tmp_path: Path) -> None:
 
 
 def run_convert(folder: Path, out: str, endpoint: str, source: str, **settings: str) -> None:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "cache"), **settings}
+    patient = {"HF_HUB_ETAG_TIMEOUT": "300", "HF_HUB_DOWNLOAD_TIMEOUT": "300"}
+    environment = {**os.environ, **patient, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "cache"), **settings}
     command = [sys.executable, "-m", "vitrine", "convert", source, str(folder / out), "--format", "vitrine"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr

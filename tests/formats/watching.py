@@ -17,7 +17,7 @@ from vitrine.formats import Checkpoint, load_checkpoint
 Check = Callable[[str], str | None]
 """From the label of an attempt to what is wrong with its outcome."""
 
-PATIENCE_S = 60  # no limit on speed: an attempt takes milliseconds
+PATIENCE_S = 600  # no limit on speed: an attempt takes milliseconds
 MEMORY_BYTES = 3 * 2**30  # for each process, so that what asks for everything does not get the machine's
 MAX_GROWTH_BYTES = 2**28  # what reading files of a few megabytes may take at its height
 

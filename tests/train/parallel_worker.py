@@ -43,7 +43,7 @@ from vitrine.train.state import Tensors, gather_model, gather_training, restore
 BATCH_SIZE, NUM_STEPS = 16, 20
 HALF, BEYOND = 10, 14
 BAD_STEP = 2
-PATIENCE_S = 60
+PATIENCE_S = 600
 CLASSES = ("one", "two", "three", "four", "five")
 SMALL: dict[str, Any] = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 16}
 STEM: dict[str, Any] = {"image_size": 32, "stem_stages": (1, 2), "stem_width_factor": 0.25, "stem_num_groups": 4}

@@ -19,7 +19,7 @@ from vitrine.train.config import MachineConfig
 from vitrine.train.parallel import Parallel, choose_dtype, list_blocks
 
 ROOT = Path(__file__).parent.parent.parent
-TIMEOUT_S = 240
+TIMEOUT_S = 1800  # until what hangs is ended; no limit on speed
 ALONE = Runtime(torch.device("cpu"))
 SHARDINGS = ("ddp", "fsdp")
 
