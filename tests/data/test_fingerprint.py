@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +39,12 @@ def make_array(pixels: np.ndarray) -> ArraySource:
     return ArraySource(pixels, Labels.none_each(len(pixels)), (), "made")
 
 
-def rewrite(path: Path, content: bytes) -> None:
+def replace_content(path: Path, content: bytes) -> None:
     """In place, of the same size, and with the time that the file had."""
     before = path.stat()
-    time.sleep(0.03)  # file systems count time in hundredths of a second at worst
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # file systems count time in hundredths of a second at worst
+        path.write_bytes(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
@@ -63,7 +62,7 @@ def test_a_replaced_image_is_noticed_though_size_and_time_are_kept(folder: Path)
     before = compute_both(open_files(folder))
     content = bytearray((folder / "b.bmp").read_bytes())
     content[-1] ^= 1
-    rewrite(folder / "b.bmp", bytes(content))
+    replace_content(folder / "b.bmp", bytes(content))
     after = compute_both(open_files(folder))
     assert before[0] != after[0]
     assert before[1] != after[1]
@@ -71,7 +70,7 @@ def test_a_replaced_image_is_noticed_though_size_and_time_are_kept(folder: Path)
 
 def test_the_same_content_written_again_is_the_same_content(folder: Path) -> None:
     before = compute_both(open_files(folder))
-    rewrite(folder / "b.bmp", (folder / "b.bmp").read_bytes())
+    replace_content(folder / "b.bmp", (folder / "b.bmp").read_bytes())
     after = compute_both(open_files(folder))
     assert before[0] != after[0]  # it takes a look to know
     assert before[1] == after[1]
@@ -119,7 +118,7 @@ def test_a_file_that_says_what_the_images_show_is_noticed_on_the_disk_only(folde
         (folder / name).rename(folder / "cat" / name)
     (folder / "classes.txt").write_text("cat\n")
     before = compute_both(open_data(folder))
-    rewrite(folder / "classes.txt", b"cat ")
+    replace_content(folder / "classes.txt", b"cat ")
     after = compute_both(open_data(folder))
     assert before[0] != after[0]
     assert before[1] == after[1]

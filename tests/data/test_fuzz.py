@@ -288,6 +288,8 @@ def test_an_error_leaves_no_workers_behind(tmp_path: Path) -> None:
     with pytest.raises(BadImage) as error:
         list(build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_once())
     assert error.value is not None
+    for worker in multiprocessing.active_children():
+        worker.join(600)  # one that was told to end may take its time
     assert multiprocessing.active_children() == []
 
 

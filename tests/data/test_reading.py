@@ -135,30 +135,34 @@ def test_it_is_never_far_ahead_of_its_reader() -> None:
     images.close()
 
 
+def list_readers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")}
+
+
 def test_an_early_end_stops_the_threads() -> None:
     source = Numbers(10_000, slow=True)
-    before = threading.active_count()
+    before = list_readers()
     images = read_all(source, value)
     for _ in range(3):
         next(images)
     images.close()
-    assert wait_until_idle(threading.active_count) == before
+    assert list_readers() <= before
     assert len(source.fetched) <= 3 + AT_MOST
 
 
 def test_leaving_a_loop_stops_the_threads() -> None:
-    source, before = Numbers(10_000), threading.active_count()
+    source, before = Numbers(10_000), list_readers()
     for index, _ in read_all(source, value):
         if index == 5:
             break
-    assert wait_until_idle(threading.active_count) == before
+    assert list_readers() <= before
     assert len(source.fetched) <= 6 + AT_MOST
 
 
 def test_images_are_read_by_several_threads() -> None:
     if count_processors() == 1:
         pytest.skip("this process may use one processor only")
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=600)
 
     def meet(index: int) -> int:
         if index < 2:
