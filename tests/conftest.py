@@ -1,10 +1,26 @@
-"""What tests of several parts need: real weights and images, which are outside the project, and quick training."""
+"""What tests of several parts need: real weights and images, which are outside the project, and quick training.
+
+No test may fail by chance. Hypothesis draws the same examples each time and sets no limit on their seconds, and torch draws
+the same numbers in a test whatever ran before it: which files share a process depends on how long others took.
+"""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before the fixtures; tests that do without torch are not made to import it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

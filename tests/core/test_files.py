@@ -42,7 +42,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(rows=st.integers(2, 4).flatmap(lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1)))
 def test_a_table_is_read_back_as_it_was(rows: list[list[str]], tmp_path: Path) -> None:
     """With whatever commas, quotes, line ends and letters."""

@@ -58,7 +58,10 @@ DRAWN: dict[FormatName, st.SearchStrategy[ModelConfig]] = {
     "torchvision": cases.plain_vits(),
 }
 SETTINGS = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

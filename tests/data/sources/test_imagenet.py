@@ -111,7 +111,7 @@ def test_val_has_the_labels_of_its_file(imagenet: Path) -> None:
     assert source.files()[5:] == [imagenet / "synset_words.txt", labels]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(truth=st.lists(st.integers(0, 2), min_size=1, max_size=12))
 def test_all_label_files_say_the_same(truth: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     for writer in WRITERS:

@@ -272,7 +272,7 @@ def test_what_is_no_manifest(tmp_path: Path) -> None:
     assert KIND.is_mine(write_manifest(tmp_path, "", "list.TSV"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.DataObject) -> None:
     name, content = data.draw(
