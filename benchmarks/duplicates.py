@@ -14,8 +14,7 @@ import tyro
 
 from vitrine.core.console import format_bytes, print_table
 from vitrine.core.files import write_json
-from vitrine.data.signature import BAND_BITS, NUM_BANDS, NUM_WEAK, Signatures
-from vitrine.data.signature_search import search_both_ways
+from vitrine.data.quality.perceptual_hash import BAND_BITS, NUM_BANDS, NUM_WEAK, PerceptualHashes, search_both_ways
 
 MOST_SECONDS = 60.0  # for a million
 NUM_COPIES, NUM_FLIPPED = 1_000, 8
@@ -48,14 +47,14 @@ def main(
         write_json(json, {"num_queries": num_queries, "seed": seed, "results": results})
 
 
-def draw(generator: np.random.Generator, num_images: int) -> Signatures:
+def draw(generator: np.random.Generator, num_images: int) -> PerceptualHashes:
     words = generator.integers(0, 2**64, (num_images, 2, 2), dtype=np.uint64)
     ranks = generator.random((4096, NUM_BANDS, BAND_BITS)).argsort(axis=2).argsort(axis=2)
     weak = np.packbits((ranks < NUM_WEAK).reshape(-1, 64), axis=1, bitorder="little").view(np.uint64)[:, 0]
-    return Signatures(words, generator.choice(weak, (num_images, 2)), np.zeros(num_images, dtype=bool))
+    return PerceptualHashes(words, generator.choice(weak, (num_images, 2)), np.zeros(num_images, dtype=bool))
 
 
-def hide_copies(database: Signatures, queries: Signatures, generator: np.random.Generator) -> None:
+def hide_copies(database: PerceptualHashes, queries: PerceptualHashes, generator: np.random.Generator) -> None:
     """Query i, with some bits the other way, at place i of every so many."""
     step = len(database) // NUM_COPIES
     for number in range(NUM_COPIES):

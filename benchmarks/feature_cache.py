@@ -14,9 +14,9 @@ import tyro
 from rich.console import Console
 
 from vitrine.core.files import write_json
-from vitrine.data.opening import find_data
-from vitrine.evaluate.feature_cache import FeatureCache
-from vitrine.evaluate.measuring import featurise_images
+from vitrine.data.open_data import find_data
+from vitrine.evaluation.features import FeatureCache
+from vitrine.evaluation.predictor import featurise_images
 from vitrine.formats.load import load_checkpoint
 
 NEEDED = 50.0

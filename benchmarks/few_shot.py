@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from measure import Figure, Step, build_table, compute_figures, measure
 from peers import OURS
 from vitrine.core.files import write_json
-from vitrine.evaluate.ridge import CONSTANT_FEATURE, SMALLEST_STD, RidgeProblem
+from vitrine.evaluation.linear_heads import CONSTANT_FEATURE, SMALLEST_STD, RidgeProblem
 
 PEER, PREPARED = "scikit-learn", "scikit-learn, prepared"
 SWEEP = tuple(4.0**power for power in range(8))

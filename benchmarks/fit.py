@@ -31,11 +31,11 @@ from vitrine.models.model import Model
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.supervised import Supervised
-from vitrine.train.config import MachineConfig, OptimConfig
-from vitrine.train.loop import Hook, TrainState, fit
-from vitrine.train.metrics import Record
-from vitrine.train.optimizer import build_optimizer
-from vitrine.train.parallel import Parallel
+from vitrine.training.config import MachineConfig, OptimConfig
+from vitrine.training.loop import Hook, Metrics, fit
+from vitrine.training.optimizer import build_optimizer
+from vitrine.training.parallel import Parallel
+from vitrine.training.state import TrainState
 
 PLAIN, CLIPPED, FIT = "written out", "written out, clipping", "fit"
 MAX_RATIO = 1.03
@@ -137,7 +137,7 @@ def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> No
     objective = Supervised(model, PREPROCESSING, SupervisedConfig())
     parallel = Parallel(objective, MachineConfig(precision="float32"), runtime)
     state = TrainState(objective, build_optimizer(objective, OPTIM))
-    records: list[Record] = []
+    records: list[Metrics] = []
     reporting = Hook(lambda step: step % ROUND_STEPS == 0, lambda _, record: records.append(record))
     fit(state, batches, total_steps=total_steps, optim=OPTIM, parallel=parallel, runtime=runtime, hooks=(reporting,))
 

@@ -32,7 +32,7 @@ def inspect(model: str, image_size: int, count: int) -> None:
     from vitrine.data.preprocessing import build_inception_preprocessing
     from vitrine.formats.checkpoint import Checkpoint
     from vitrine.inspection.config import InspectConfig, RolloutConfig
-    from vitrine.inspection.inspect import inspect_model
+    from vitrine.inspection.inspect_model import inspect_model
     from vitrine.models.registry import build_model
 
     built = build_model(model, image_size=image_size, num_classes=0)

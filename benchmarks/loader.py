@@ -25,15 +25,15 @@ from rich.table import Table
 from measure import Figure, compute_figures, measure
 from peers import OURS, describe_absence, load_module
 from vitrine.core.files import write_json
+from vitrine.data.augment.crops import draw_crop_boxes
+from vitrine.data.augment.transforms import TrainTransform
 from vitrine.data.config import AugmentConfig, LoaderConfig
-from vitrine.data.crops import draw_inception_boxes
-from vitrine.data.draws import Draws
 from vitrine.data.loader import Loader
-from vitrine.data.opening import find_data, open_data
+from vitrine.data.open_data import find_data, open_data
 from vitrine.data.pack import pack
 from vitrine.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, build_imagenet_preprocessing
+from vitrine.data.sampling import SampleRng
 from vitrine.data.source import ArraySource, Labels, Source
-from vitrine.data.transforms import Augmentation
 
 NORMALISED, PLAIN, TORCHVISION = f"{OURS}, normalised here", "plain", "torchvision v2"
 MEAN, STD = (np.array(values, dtype=np.float32) for values in (IMAGENET_MEAN, IMAGENET_STD))
@@ -119,14 +119,14 @@ def build_steps(setting: Setting, torchvision: Any) -> dict[str, Callable[[], ob
 
 def build_ours(setting: Setting, preprocessing: Preprocessing) -> Iterator[Any]:
     config = LoaderConfig(batch_size=setting.batch_size, num_workers=0)
-    return Loader(setting.source, Augmentation(setting.augment, preprocessing), config).read()
+    return Loader(setting.source, TrainTransform(setting.augment, preprocessing), config).read()
 
 
 def draw_boxes(images: Sequence[Callable[[], Image.Image]]) -> list[tuple[int, int, int, int]]:
     """Boxes for Pillow, made beforehand: drawing them is no part of the plain pipeline's time."""
     indices = np.arange(len(images))
     sizes = np.array([load().size[::-1] for load in images])
-    boxes = draw_inception_boxes(sizes, Draws(0, np.zeros_like(indices), indices))
+    boxes = draw_crop_boxes(sizes, SampleRng(0, np.zeros_like(indices), indices))
     return [(left, top, left + width, top + height) for top, left, height, width in boxes.tolist()]
 
 

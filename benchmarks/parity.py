@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from peers import load_module
 from vitrine.core.console import print_table
-from vitrine.formats import load_model, save_model
 from vitrine.formats.config import FormatName
+from vitrine.formats.load import load_model
+from vitrine.formats.save import save_model
 from vitrine.models.model import Model
 from vitrine.models.registry import build_model
 

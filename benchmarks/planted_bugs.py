@@ -53,7 +53,7 @@ BUGS = (
     Bug(
         "file-written-in-place",
         "core",
-        "whole_file hands out the target itself, not a temporary file beside it: a write that fails destroys the old file.",
+        "atomic_file hands out the target itself, not a temporary file beside it: a write that fails destroys the old file.",
         "core/files.py",
         'partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")',
         "partial = path",
@@ -281,8 +281,8 @@ BUGS = (
         "run",
         "Measurer.read gives every process rank 0's part of the images: with several, top-1 is of that part, counted again.",
         "run/measuring.py",
-        "rank=self.runtime.rank, num_ranks",
-        "rank=0, num_ranks",
+        "rank=self.runtime.rank, world_size",
+        "rank=0, world_size",
     ),
     Bug(
         "resume-reads-from-start",

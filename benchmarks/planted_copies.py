@@ -16,10 +16,10 @@ from PIL import Image, ImageEnhance
 
 from vitrine.core.console import print_table
 from vitrine.core.files import write_json
-from vitrine.data.duplicates import Pairs, find_across, find_within
-from vitrine.data.opening import find_data
+from vitrine.data.open_data import find_data
+from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
+from vitrine.data.quality.image_stats import CHUNK, ImageStats, look_at_chunks
 from vitrine.data.source import Labels, Source
-from vitrine.data.survey import CHUNK, Survey, look_at_chunks
 
 NEEDED = {"recompressed": 0.99, "half size": 0.99, "brightened": 0.99, "cut": 0.95}
 
@@ -45,12 +45,12 @@ def measure(source: Source) -> dict:
     recall = {}
     for kind, copy in COPIES.items():
         copies = Copies(source, copy)
-        pairs = find_across(survey, source, look(copies), copies)
+        pairs = find_duplicates_between(survey, source, look(copies), copies)
         recall[kind] = float(np.sum(pairs.numbers[:, 0] == pairs.numbers[:, 1]) / len(source))
-    return {"num_images": len(source), "recall": recall, "pairs": name_pairs(find_within(survey, source), source)}
+    return {"num_images": len(source), "recall": recall, "pairs": name_pairs(find_duplicates_within(survey, source), source)}
 
 
-def name_pairs(pairs: Pairs, source: Source) -> list[tuple[str, str, float]]:
+def name_pairs(pairs: DuplicatePairs, source: Source) -> list[tuple[str, str, float]]:
     named = [
         (source.name(a), source.name(b), float(c)) for (a, b), c in zip(pairs.numbers.tolist(), pairs.likeness, strict=True)
     ]
@@ -63,9 +63,9 @@ def format_row(name: str, result: dict) -> list[str]:
     return [name, str(result["num_images"]), *shares, str(len(result["pairs"])), f"{per_thousand:.2f}"]
 
 
-def look(source: Source) -> Survey:
+def look(source: Source) -> ImageStats:
     chunks = [range(start, min(start + CHUNK, len(source))) for start in range(0, len(source), CHUNK)]
-    return Survey.join(list(look_at_chunks(source, chunks)))
+    return ImageStats.join(list(look_at_chunks(source, chunks)))
 
 
 class Copies(Source):

@@ -17,9 +17,9 @@ from PIL import Image
 from planted_copies import brighten, cut_each_edge, halve, recompress
 from vitrine.core.console import print_table
 from vitrine.core.files import write_json
-from vitrine.data.check import Check, check_data
-from vitrine.data.opening import find_data
-from vitrine.evaluate.label_suspects import doubt_labels
+from vitrine.data.open_data import find_data
+from vitrine.data.quality.check import DataCheck, check_data
+from vitrine.evaluation.label_issues import doubt_labels
 from vitrine.formats.load import load_checkpoint
 
 Planted = dict[str, str]  # the file that is wrong, to what is wrong with it
@@ -90,12 +90,12 @@ def name(path: Path, data: Path) -> str:
     return str(path.relative_to(data))
 
 
-def name_found(check: Check) -> dict[str, str]:
+def name_found(check: DataCheck) -> dict[str, str]:
     """Every image that something was found about, and what."""
     return {check.name(place): finding.kind for finding in check.findings for place in finding.places}
 
 
-def judge(check: Check, planted: Planted, known: set[str]) -> dict[str, dict]:
+def judge(check: DataCheck, planted: Planted, known: set[str]) -> dict[str, dict]:
     found = name_found(check)
     results = {}
     for kind in dict.fromkeys(planted.values()):

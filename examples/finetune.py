@@ -16,7 +16,7 @@ from vitrine.commands.finetune import describe_transfer, keep_some_out
 
 def main(model: str, data: str, out: str) -> None:
     task = describe_transfer(model, vitrine.DataConfig(source=data))  # how many images and classes there are
-    recipe = keep_some_out(vitrine.find_transfer("folder").build(task), task.num_images)
+    recipe = keep_some_out(vitrine.find_finetune_recipe("folder").build(task), task.num_images)
     recipe = vitrine.with_changes(recipe, seed=1)  # any field can be changed so
     summary = vitrine.run_recipe(recipe, out)
     measured = summary.best if summary.test_top1 is None else summary.test_top1

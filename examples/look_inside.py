@@ -10,7 +10,9 @@ from pathlib import Path
 
 import vitrine
 from small import train_small_model, write_small_folder
-from vitrine.inspection import InspectConfig, RolloutConfig, inspect_model, write_inspection
+from vitrine.inspection.config import InspectConfig, RolloutConfig
+from vitrine.inspection.inspect_model import inspect_model
+from vitrine.inspection.report import write_inspection
 
 
 def main(model: str, image: str, out: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_package import BLOCKS
 from vitrine import cli
-from vitrine.core.notices import notice
+from vitrine.core.console import warn_user
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
@@ -112,7 +112,7 @@ def test_a_notice_is_given_once(capsys: pytest.CaptureFixture[str], monkeypatch:
         for text in ("the same", "the same", "another", "the same"):
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
-                notice(text)
+                warn_user(text)
 
     monkeypatch.setattr(cli, "run_command", tell)
     cli.main(["models"])

@@ -10,10 +10,9 @@ from tests.models.test_cost import EXAFLOPS
 from tests.recipes.test_pretrain import NUM_IMAGES
 from vitrine import cli
 from vitrine.models.cost import compute_cost
-from vitrine.recipes.bit import BIT_PRETRAINING
 from vitrine.recipes.finetune import FINETUNING
-from vitrine.recipes.pretrain import PRETRAINING
-from vitrine.recipes.table import RECIPES, TRANSFERS
+from vitrine.recipes.pretrain import BIT_PRETRAINING, PRETRAINING
+from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 
 ROOT = Path(__file__).parent.parent
 LEDGER = (ROOT / "docs" / "paper.md").read_text()
@@ -59,7 +58,7 @@ def test_a_command_exists_with_its_recipe(command: str) -> None:
     if name == "train" and words[0] not in ("--list", "RECIPE"):
         assert words[0] in RECIPES
     if "--recipe" in words:
-        assert words[words.index("--recipe") + 1] in TRANSFERS
+        assert words[words.index("--recipe") + 1] in FINETUNE_RECIPES
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if " --" in command])

@@ -12,7 +12,7 @@ import pytest
 from vitrine.cli import main
 from vitrine.commands import demo
 from vitrine.demo.config import DemoConfig
-from vitrine.formats.known import FORMATS
+from vitrine.formats.registry import FORMATS
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 

@@ -1,4 +1,8 @@
-"""A recipe: checked before anything is loaded, written and read again, compared field by field."""
+"""Tests of recipe.py.
+
+A recipe: checked before anything is loaded, written and read again, compared field by field.
+Options as the command line takes them: what tyro makes of them is the recipe that they were made of.
+"""
 
 import json
 import re
@@ -11,13 +15,27 @@ from typing import Any
 import pytest
 
 from tests.test_package import BLOCKS
+from vitrine.commands.train import Options
+from vitrine.core.arguments import parse_options
+from vitrine.data.augment.mixup import Mixing
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
-from vitrine.data.mixing import Mixing
-from vitrine.evaluate.config import EvaluationConfig
+from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
-from vitrine.recipe import FREE, Recipe, list_differences, list_fields, parse_recipe, with_changes
-from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+from vitrine.recipe import (
+    FREE,
+    Recipe,
+    format_option,
+    list_differences,
+    list_fields,
+    list_options,
+    parse_recipe,
+    with_changes,
+    word_training,
+    word_transfer,
+)
+from vitrine.recipes.registry import RECIPES
+from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
 # Not one field of it is as usual, so that whatever is lost on the way to a file is missed.
 UNUSUAL = Recipe(
@@ -351,3 +369,47 @@ def test_recipes_need_no_torch() -> None:
     code = f"{BLOCKS['finder']}\nfrom vitrine.recipe import *; print(parse_recipe(Recipe(epochs=3).to_json(), 'x').epochs)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "3\n"), result.stderr
+
+
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"model": {"stages": (1, 2), "width_factor": 0.25}},
+    {"augment": {"flip": True}, "data": {"in_memory": False, "source": "a folder", "subset": "3/class"}},
+    {"total_steps": None, "epochs": 2.5},
+    {"optim": {"learning_rate": 1e-05, "decay_at": (0.5,)}, "seed": 3, "device": "cpu"},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_options_make_the_recipe(changes: dict[str, Any]) -> None:
+    usual = RECIPES["demo-resnet"]()
+    recipe = with_changes(usual, **changes)
+    defaults = Options(out=Path("out"), rates=(), recipe=usual)
+    words = list_options(usual, recipe)
+    assert parse_options("train demo-resnet", Options, words, defaults).recipe == recipe
+    assert (words == []) == (changes == {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("augment.flip", False, ["--augment.no-flip"]),
+        ("augment.flip", True, ["--augment.flip"]),
+        ("model.stem_stages", [2, 3], ["--model.stem-stages", "2", "3"]),
+        ("model.width", None, ["--model.width", "None"]),
+        ("data.source", "my photos", ["--data.source", "my photos"]),
+    ],
+)
+def test_an_option_is_as_the_command_line_has_it(name: str, value: object, words: list[str]) -> None:
+    assert format_option(name, value) == words
+
+
+def test_a_command_can_be_typed() -> None:
+    usual = Recipe(epochs=1)
+    recipe = with_changes(usual, data={"source": "my photos"}, seed=2)
+    command = word_training("shapes", usual, recipe, Path("a b"))
+    assert command == "vitrine train shapes --data.source 'my photos' --seed 2 --out 'a b'"
+    transfer = with_changes(recipe, model=ModelSettings(checkpoint="m"))
+    assert (
+        word_transfer("folder", transfer, transfer, Path("out")) == "vitrine finetune m 'my photos' --recipe folder --out out"
+    )

@@ -11,8 +11,7 @@ from typing import Any
 
 import vitrine
 from vitrine.core.arguments import parse_arguments
-from vitrine.core.console import print_error
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning, print_error
 
 # Name -> where its function lives, and one line for `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -26,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),
     "finetune": ("vitrine.commands.finetune:finetune", "a checkpoint to your own images, in one line"),
     "inspect": (
-        "vitrine.commands.inspect:inspect",
+        "vitrine.commands.inspection:inspect",
         "the attention, positions, filters and features of a model, on a page",
     ),
     "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
@@ -67,7 +66,7 @@ def notices_in_a_line() -> Iterator[None]:
     show, told = warnings.showwarning, set[str]()
 
     def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, Notice):
+        if issubclass(category, VitrineWarning):
             # Of several processes, one speaks; and of several runs of a checkpoint, the first says what all would.
             if os.environ.get("RANK", "0") == "0" and str(message) not in told:
                 print_error(str(message))
@@ -76,7 +75,7 @@ def notices_in_a_line() -> Iterator[None]:
             show(message, category, *place, **options)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", Notice)
+        warnings.simplefilter("always", VitrineWarning)
         warnings.showwarning = show_in_a_line
         yield
 

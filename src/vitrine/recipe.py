@@ -1,20 +1,24 @@
-"""A recipe: all that a run is made of, as frozen dataclasses that are checked before anything is loaded.
+"""Recipe, its JSON, differences that forbid a resume, recipe as options.
+
+A recipe: all that a run is made of, as frozen dataclasses that are checked before anything is loaded.
 
 No torch here, so that `vitrine train NAME --help` and `--list` answer at once.
+What to type for a run: the words that make `vitrine train` and `vitrine finetune` of its recipe. No torch here.
 """
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from vitrine.core.checks import require_field_types
+from vitrine.core.config_checks import require_field_types
+from vitrine.data.augment.mixup import Mixing
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
-from vitrine.data.mixing import Mixing
-from vitrine.evaluate.config import EvaluationConfig
+from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
-from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
 HeadInit = Literal["zero", "ridge", "discriminant"]
 
@@ -174,3 +178,32 @@ def with_changes(recipe: Recipe, **groups: Any) -> Recipe:
         name: replace(getattr(recipe, name), **value) if isinstance(value, dict) else value for name, value in groups.items()
     }
     return replace(recipe, **changed)
+
+
+def word_training(base: str, usual: Recipe, recipe: Recipe, out: Path) -> str:
+    """`usual` is the recipe of the name `base`, and options say in what this one differs."""
+    return join("vitrine", "train", base, *list_options(usual, recipe), "--out", out)
+
+
+def word_transfer(base: str, usual: Recipe, recipe: Recipe, out: Path) -> str:
+    model, data = recipe.model.checkpoint, recipe.data.source
+    return join("vitrine", "finetune", model, data, "--recipe", base, *list_options(usual, recipe), "--out", out)
+
+
+def list_options(usual: Recipe, recipe: Recipe) -> list[str]:
+    before = dict(list_fields(usual.to_json()))
+    fields = list_fields(recipe.to_json())
+    return [word for name, value in fields if before[name] != value for word in format_option(name, value)]
+
+
+def format_option(name: str, value: Any) -> list[str]:
+    """As the command line has it: `--augment.no-flip`, `--model.stages 2 2 2`."""
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        group, dot, last = option.rpartition(".")
+        return [f"--{option}" if value else f"--{group}{dot}no-{last}"]
+    return [f"--{option}", *map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]
+
+
+def join(*words: object) -> str:
+    return shlex.join(map(str, words))

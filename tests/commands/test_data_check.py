@@ -8,8 +8,8 @@ import pytest
 
 from tests.data.pictures import write_classes
 from vitrine.cli import main
-from vitrine.data.name_list import read_names
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.subsets import read_exclude_list
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, ca
     assert re.search(r"in two splits +1 +wrong", out)
     assert "  train/cat/leak.jpg = test/cat/0.jpg: the same bytes, in test and train" in out
     assert "2 of the images to train on are better left out: --data.exclude" in out
-    assert read_names(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
+    assert read_exclude_list(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
     content = json.loads((tmp_path / "all.json").read_text())
     assert content["is_clean"] is False
     assert [finding["kind"] for finding in content["findings"]] == ["unreadable", "in two splits"]

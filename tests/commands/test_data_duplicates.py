@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.pictures import draw_picture, encode, write_picture
 from vitrine.cli import main
-from vitrine.data.name_list import read_names
+from vitrine.data.subsets import read_exclude_list
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_what_is_in_the_test_set_is_listed(
     assert "all/same.jpg = test/cat/2.jpg" in out
     assert "1 images of" in out
     assert "cannot be read" in out
-    assert read_names(tmp_path / "list.txt") == {"all/same.jpg", "all/small.jpg"}
+    assert read_exclude_list(tmp_path / "list.txt") == {"all/same.jpg", "all/small.jpg"}
     pairs = json.loads((tmp_path / "pairs.json").read_text())["pairs"]
     assert [(pair["image"], pair["test_image"], pair["same_bytes"]) for pair in pairs] == [
         ("all/same.jpg", "test/cat/2.jpg", True),
@@ -48,10 +48,10 @@ def test_other_splits_can_be_compared(folders: tuple[str, str], capsys: pytest.C
 
 def test_the_list_leaves_images_out_of_a_run(folders: tuple[str, str], tmp_path: Path) -> None:
     from vitrine.data.config import DataConfig
-    from vitrine.data.opening import open_configured
+    from vitrine.data.open_data import open_train_data
 
     main(["data", "duplicates", *folders, "--out", str(tmp_path / "list.txt")])
-    source, _ = open_configured(DataConfig(source=folders[0], exclude=tmp_path / "list.txt"))
+    source, _ = open_train_data(DataConfig(source=folders[0], exclude=tmp_path / "list.txt"))
     names = [source.name(number) for number in range(len(source))]
     assert names == [*(f"all/{number}.jpg" for number in range(6)), "all/bad.jpg"]
 

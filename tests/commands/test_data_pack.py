@@ -14,7 +14,7 @@ from tests.core.test_console import Terminal, show_on
 from tests.data.sources.test_packed import make_packed
 from tests.test_package import BLOCKS
 from vitrine.cli import main
-from vitrine.data.opening import find_data
+from vitrine.data.open_data import find_data
 
 
 def make_folder(folder: Path, size: tuple[int, int] = (40, 30)) -> Path:

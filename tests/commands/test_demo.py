@@ -12,7 +12,7 @@ from vitrine.cli import main
 from vitrine.commands import demo
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.report import COLUMNS
-from vitrine.train.progress import Progress
+from vitrine.training.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 

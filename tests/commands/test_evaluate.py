@@ -15,11 +15,11 @@ from scipy.stats import binomtest, norm
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, recall_score, top_k_accuracy_score
 
 from tests.data.sources.test_imagenet import make_imagenet
-from tests.evaluate.test_prediction import compute_shares, draw_images, make_classifier
+from tests.evaluation.test_predictor import compute_shares, draw_images, make_classifier
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 from vitrine.cli import main
-from vitrine.evaluate import judging
+from vitrine.evaluation import classification_report
 
 NUM_CLASSES, NUM_EACH = 7, 6
 NAMES = tuple(f"class {number}" for number in range(NUM_CLASSES))
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what else is written: pictures take longer to draw than all the rest."""
     for name in ("draw_confusions", "draw_mistakes"):
-        monkeypatch.setattr(judging, name, lambda *rest: None)
+        monkeypatch.setattr(classification_report, name, lambda *rest: None)
 
 
 def list_files(folder: Path) -> list[Path]:

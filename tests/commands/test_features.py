@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.commands.test_evaluate import SINGLE, fail, run
-from tests.commands.test_feature_options import draw_classes, draw_divided
+from tests.commands.test_options import draw_classes, draw_divided
 from tests.data.sources.test_imagenet import make_imagenet
-from tests.evaluate.test_prediction import draw_images, featurise_by_hand
+from tests.evaluation.test_predictor import draw_images, featurise_by_hand
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 

@@ -10,12 +10,12 @@ import torch
 from scipy.stats import binomtest, rankdata
 
 from tests.commands.test_evaluate import fail, run
-from tests.commands.test_feature_options import draw_classes, draw_divided
-from tests.evaluate.test_prediction import draw_images, featurise_by_hand
+from tests.commands.test_options import draw_classes, draw_divided
+from tests.evaluation.test_predictor import draw_images, featurise_by_hand
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
-from vitrine.evaluate.features import Features, Split
-from vitrine.evaluate.few_shot import L2_GRID, evaluate_few_shot
+from vitrine.evaluation.features import Features, FeatureSplit
+from vitrine.evaluation.few_shot import L2_GRID, evaluate_few_shot
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -33,14 +33,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def split_by_hand(place: Path, name: str) -> Split:
+def split_by_hand(place: Path, name: str) -> FeatureSplit:
     checkpoint = load_quietly(place / "model")
     parts = []
     for part in ("train", "test"):
         files = sorted((place / name / part).rglob("*.png"))
         labels = torch.tensor([CLASSES.index(file.parent.name) for file in files])
         parts.append(Features(featurise_by_hand(checkpoint, files), labels, torch.arange(len(files))))
-    return Split(*parts, len(CLASSES))
+    return FeatureSplit(*parts, len(CLASSES))
 
 
 def measure(place: Path, *arguments: object, out: Path) -> list[dict[str, Any]]:

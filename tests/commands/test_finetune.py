@@ -21,7 +21,7 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
 from vitrine.recipe import Recipe, parse_recipe, with_changes
-from vitrine.recipes.table import TRANSFERS, Transfer
+from vitrine.recipes.registry import FINETUNE_RECIPES, Transfer
 
 SIDE = 16
 CLASSES = ("dark", "light", "striped")
@@ -136,7 +136,7 @@ def test_the_recipe_is_the_one_that_was_named(name: str, finished: dict[str, Pat
         "loader": {"batch_size": 8, "num_workers": 0},
         "model": {} if name == "folder" else {"image_size": SIDE},
     }
-    expected = with_changes(TRANSFERS[name].build(transfer), **changes)
+    expected = with_changes(FINETUNE_RECIPES[name].build(transfer), **changes)
     assert parse_recipe(json.loads((finished[name] / "recipe.json").read_text()), "recipe.json") == expected
 
 
@@ -208,7 +208,7 @@ def test_a_share_of_the_images_can_be_held_out_or_left_out(tmp_path: Path) -> No
     assert (summary["num_train_images"], summary["watched_on"]) == (9, "held_out")
     recipe = parse_recipe(json.loads((tmp_path / "run" / "recipe.json").read_text()), "recipe.json")
     # The rule goes by the images that are left.
-    expected = TRANSFERS["folder"].build(Transfer("tiny", "images", num_images=9, image_area=SIDE * SIDE, num_classes=3))
+    expected = FINETUNE_RECIPES["folder"].build(Transfer("tiny", "images", num_images=9, image_area=SIDE * SIDE, num_classes=3))
     assert recipe.epochs == expected.epochs
 
 

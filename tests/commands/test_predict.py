@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.commands.test_evaluate import SINGLE, fail, run
-from tests.evaluate.test_prediction import compute_shares, draw_images, make_classifier
+from tests.evaluation.test_predictor import compute_shares, draw_images, make_classifier
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 

@@ -8,13 +8,13 @@ from scipy.stats import binomtest
 from sklearn.neighbors import KNeighborsClassifier
 
 from tests.commands.test_evaluate import fail, run
-from tests.commands.test_feature_options import draw_classes, draw_divided
 from tests.commands.test_few_shot import CLASSES, split_by_hand
-from tests.evaluate.test_prediction import draw_images
+from tests.commands.test_options import draw_classes, draw_divided
+from tests.evaluation.test_predictor import draw_images
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
-from vitrine.evaluate.config import ProbeConfig, ProbeKind
-from vitrine.evaluate.probes import fit_probe
+from vitrine.evaluation.config import ProbeConfig, ProbeKind
+from vitrine.evaluation.probes import fit_probe
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -11,15 +11,15 @@ from PIL import Image
 
 from tests.commands.test_finetune import SIDE, draw
 from tests.run.test_run import interrupt_at
-from tests.studies.test_vtab_survey import make_arrays
+from tests.studies.vtab.test_protocol import make_arrays
 from vitrine.cli import main
 from vitrine.commands.vtab import describe_protocol
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.data.vtab_tasks import TASKS
+from vitrine.data.sources.vtab import TASKS
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
-from vitrine.studies.vtab_protocol import build_protocol
+from vitrine.studies.vtab.protocol import build_protocol
 
 SHORT = (
     *("--total-steps", 2, "--optim.warmup-steps", 0, "--loader.batch-size", 8, "--loader.num-workers", 0),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitrine.core.files import require_file_place, whole_file, whole_folder, write_csv, write_json
+from vitrine.core.files import atomic_file, atomic_folder, check_output_file, write_csv, write_json
 
 
 def test_json_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -83,27 +83,27 @@ def test_a_place_for_a_file_is_asked_for_before_long_work(tmp_path: Path) -> Non
     (tmp_path / "old.json").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path)
     for free in ("new.json", "old.json", "link/größer.json"):
-        require_file_place(tmp_path / free)
+        check_output_file(tmp_path / free)
     assert read_tree(tmp_path) == {"old.json": "old"}  # nothing is made or changed
     for folder in (tmp_path, tmp_path / "link"):
         with pytest.raises(IsADirectoryError, match=r"^Cannot write .*: it is a folder\. Give the name of a file in it\.$"):
-            require_file_place(folder)
+            check_output_file(folder)
     for missing in (tmp_path / "no" / "a.json", tmp_path / "old.json" / "a.json"):
         with pytest.raises(
             FileNotFoundError, match=r"^Cannot write .*a\.json: the folder .* does not exist\. Create it first\.$"
         ):
-            require_file_place(missing)
+            check_output_file(missing)
 
 
 def test_a_place_here_needs_no_folder_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    require_file_place(Path("a.json"))
+    check_output_file(Path("a.json"))
     write_csv(Path("a.csv"), ("x",), [])
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def write_file(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text(text)
         if error is not None:
             raise error()
@@ -113,7 +113,7 @@ OWN_FILES = ("config.json", "old.bin", "new.bin")
 
 
 def write_folder(path: Path, text: str, error: Callable[[], BaseException] | None = None) -> None:
-    with whole_folder(path, OWN_FILES) as partial:
+    with atomic_folder(path, OWN_FILES) as partial:
         (partial / "config.json").write_text(text)
         (partial / f"{text}.bin").write_text(text)
         if error is not None:
@@ -136,7 +136,7 @@ OLD_FOLDER = {"a/config.json": "old", "a/old.bin": "old"}
 
 def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
     make_tree(tmp_path, {"a": "old", "b": "beside"})
-    with whole_file(tmp_path / "a") as partial:
+    with atomic_file(tmp_path / "a") as partial:
         partial.write_text("new")
         assert (tmp_path / "a").read_text() == "old"
     assert read_tree(tmp_path) == {"a": "new", "b": "beside"}
@@ -144,7 +144,7 @@ def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
 
 def test_a_folder_is_replaced_only_at_the_end(tmp_path: Path) -> None:
     make_tree(tmp_path, {**OLD_FOLDER, "b": "beside"})
-    with whole_folder(tmp_path / "a", OWN_FILES) as partial:
+    with atomic_folder(tmp_path / "a", OWN_FILES) as partial:
         (partial / "config.json").write_text("new")
         assert (tmp_path / "a" / "config.json").read_text() == "old"
     assert read_tree(tmp_path) == {"a/config.json": "new", "b": "beside"}  # nothing of the old one is mixed in
@@ -211,7 +211,7 @@ def test_the_missing_folder_above_is_named(write: Callable[..., None], tmp_path:
 KILLED = """
 import os, sys
 from pathlib import Path
-from vitrine.core.files import whole_file, whole_folder
+from vitrine.core.files import atomic_file, atomic_folder
 kind, path, survived = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 replace = os.replace
 def replace_or_die(source, target):
@@ -221,7 +221,7 @@ def replace_or_die(source, target):
     survived -= 1
     replace(source, target)
 os.replace = replace_or_die
-with whole_file(path) if kind == "file" else whole_folder(path, ("config.json", "old.bin", "new.bin")) as partial:
+with atomic_file(path) if kind == "file" else atomic_folder(path, ("config.json", "old.bin", "new.bin")) as partial:
     (partial if kind == "file" else partial / "config.json").write_text("half")
 """
 

@@ -1,4 +1,8 @@
-"""One process alone, and two that have to agree."""
+"""Tests of core/runtime.py.
+
+Devices that are there, and that are not.
+One process alone, and two that have to agree.
+"""
 
 import json
 import os
@@ -15,7 +19,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.ranks import open_meeting
-from vitrine.core.runtime import Runtime, choose_device, seed_generators, start_runtime
+from vitrine.core.runtime import Runtime, choose_device, require_device, seed_generators, start_runtime
+
+
+def test_the_processor_is_always_there() -> None:
+    require_device("cpu")
+
+
+@pytest.mark.parametrize("name", ["toaster", "cuda:99"])
+def test_another_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(ValueError, match=f"--device {name} is not on this machine: take cpu"):
+        require_device(name)
+
 
 ROOT = Path(__file__).parent.parent.parent
 PAUSE_S = 0.5
@@ -27,13 +42,13 @@ def work(out: Path) -> None:
         mine = torch.tensor([runtime.rank + 1, 10])
         found: dict[str, Any] = {
             "rank": runtime.rank,
-            "num_ranks": runtime.num_ranks,
+            "world_size": runtime.world_size,
             "is_main": runtime.is_main,
             "sum": runtime.sum(mine).tolist(),
             "sum_of_doubles": runtime.sum(torch.tensor(2.0**30 + runtime.rank, dtype=torch.float64)).item(),
             "max": runtime.max(torch.tensor([-1 - runtime.rank, 5 * runtime.rank])).tolist(),
             "after": mine.tolist(),
-            "agreed": runtime.agree([runtime.rank == 0, runtime.rank == 1, False, True]),
+            "agreed": runtime.any_rank([runtime.rank == 0, runtime.rank == 1, False, True]),
             "shared": runtime.share({"from": runtime.rank, "path": Path("here"), "nothing": None}) | {"path": "here"},
         }
         for name in ("first", "second"):
@@ -76,7 +91,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_each_of_two_knows_which_it_is(found: list[dict[str, Any]]) -> None:
-    assert [(each["rank"], each["num_ranks"], each["is_main"]) for each in found] == [(0, 2, True), (1, 2, False)]
+    assert [(each["rank"], each["world_size"], each["is_main"]) for each in found] == [(0, 2, True), (1, 2, False)]
 
 
 def test_two_have_the_same_sums_and_maxima(found: list[dict[str, Any]]) -> None:
@@ -112,7 +127,7 @@ def test_one_alone_needs_nobody() -> None:
         tensor = torch.tensor([1.0, 2.0])
         assert torch.equal(runtime.sum(tensor), tensor)
         assert torch.equal(runtime.max(tensor), tensor)
-        assert runtime.agree([True, False]) == [True, False]
+        assert runtime.any_rank([True, False]) == [True, False]
         assert runtime.share("mine") == "mine"
         with runtime.main_first():
             pass

@@ -12,20 +12,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.test_decode import ORIENTATION, RANDOM, encode
-from tests.data.test_stored import ODDITIES, build_smooth
-from vitrine.core.notices import Notice
-from vitrine.data import decode
+from tests.data.test_image import ODDITIES, ORIENTATION, RANDOM, build_smooth, encode
+from vitrine.core.console import VitrineWarning
+from vitrine.data import image
+from vitrine.data.augment.transforms import EvalTransform, TrainTransform, Transform
 from vitrine.data.config import AugmentConfig, BadImages, LoaderConfig
-from vitrine.data.decode import BadImage, decode_image
+from vitrine.data.image import BadImage, decode_image
 from vitrine.data.loader import Loader
-from vitrine.data.memory import hold_in_memory
-from vitrine.data.opening import Data, find_data
+from vitrine.data.open_data import DatasetHandle, find_data
 from vitrine.data.pack import pack
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.files import FileSource
-from vitrine.data.transforms import Augmentation, Evaluation, Transform
+from vitrine.data.sources.image_files import FileSource
+from vitrine.data.wrappers import hold_in_memory
 
 COUNTS = [100, pytest.param(1000, marks=pytest.mark.full)]
 PHOTO = build_smooth(72, 56)
@@ -36,7 +35,7 @@ NOISE = Image.fromarray(RANDOM.integers(0, 256, (56, 72, 3), dtype=np.uint8))
 def few_pixels() -> Iterator[None]:
     """A spoilt header may ask for 500 megabytes, which is allowed, and slow: here the limit is lower."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "MAX_PIXELS", 2**22)
+        patch.setattr(image, "MAX_PIXELS", 2**22)
         yield
 
 
@@ -222,9 +221,9 @@ def test_what_is_stored_is_what_is_decoded(count: int) -> None:
 
 PREPROCESSING = Preprocessing(resize=18, crop=(16, 16))
 TRANSFORMS: dict[str, Transform] = {
-    "training": Augmentation(AugmentConfig(), PREPROCESSING),
-    "random": Augmentation(AugmentConfig(crop="random"), PREPROCESSING),
-    "evaluation": Evaluation(PREPROCESSING),
+    "training": TrainTransform(AugmentConfig(), PREPROCESSING),
+    "random": TrainTransform(AugmentConfig(crop="random"), PREPROCESSING),
+    "evaluation": EvalTransform(PREPROCESSING),
 }
 
 
@@ -235,7 +234,7 @@ def build_loader(
     return Loader(source, TRANSFORMS[transform], config, seed=3, shuffle=shuffle, bad_images=bad_images)
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 @pytest.mark.parametrize(("transform", "num_workers"), [("training", 0), ("training", 2), ("random", 0), ("evaluation", 0)])
 def test_a_training_run_replaces_bad_images_and_counts_them(
     transform: str, num_workers: int, spoilt: FileSource, bad: set[str]
@@ -251,13 +250,13 @@ def test_a_training_run_replaces_bad_images_and_counts_them(
     assert seen == {spoilt.name(index) for index in range(len(spoilt))} - bad
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 @pytest.mark.parametrize(("transform", "num_workers"), [("training", 0), ("random", 0), ("evaluation", 0), ("evaluation", 2)])
 def test_an_evaluation_leaves_bad_images_out_and_counts_them(
     transform: str, num_workers: int, spoilt: FileSource, bad: set[str]
 ) -> None:
     loader = build_loader(spoilt, transform, num_workers, False, "skip")
-    batches = list(loader.read_once())
+    batches = list(loader.read_epoch())
     indices = [index for batch in batches for index in batch.index.tolist()]
     assert indices == [index for index in range(len(spoilt)) if spoilt.name(index) not in bad]
     assert sum(len(batch.skipped) for batch in batches) == len(bad)
@@ -267,7 +266,7 @@ def test_an_evaluation_leaves_bad_images_out_and_counts_them(
         assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_a_good_image_is_the_same_beside_a_bad_one(tmp_path: Path) -> None:
     """What is done to an image depends on its seed, epoch and number; not on who else is in the batch."""
     photo = encode(build_smooth(200, 160), "JPEG")
@@ -275,9 +274,9 @@ def test_a_good_image_is_the_same_beside_a_bad_one(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_bytes(photo)
     source = FileSource(tmp_path, names, Labels.none_each(8), ())
-    (before,) = build_loader(source, "training", 0, False, "skip").read_once()
+    (before,) = build_loader(source, "training", 0, False, "skip").read_epoch()
     (tmp_path / "3.jpg").write_bytes(photo[:-100])
-    (after,) = build_loader(source, "training", 0, False, "skip").read_once()
+    (after,) = build_loader(source, "training", 0, False, "skip").read_epoch()
     assert after.index.tolist() == [0, 1, 2, 4, 5, 6, 7]
     assert (after.image == before.image[after.index]).all()
 
@@ -286,7 +285,7 @@ def test_an_error_leaves_no_workers_behind(tmp_path: Path) -> None:
     """Workers that live on until the garbage is collected keep a program from ending, and complain when another forks."""
     source = write_files(tmp_path / "files", 40)
     with pytest.raises(BadImage) as error:
-        list(build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_once())
+        list(build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_epoch())
     assert error.value is not None
     for worker in multiprocessing.active_children():
         worker.join(600)  # one that was told to end may take its time
@@ -296,37 +295,37 @@ def test_an_error_leaves_no_workers_behind(tmp_path: Path) -> None:
 def test_what_was_read_before_the_error_was_given(tmp_path: Path) -> None:
     source = write_files(tmp_path / "files", 40)
     first = next(index for index in range(40) if is_bad(source, index))
-    batches = build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_once()
+    batches = build_loader(source, "evaluation", 2, False, "error", batch_size=1).read_epoch()
     assert [next(batches).index.tolist() for _ in range(first)] == [[index] for index in range(first)]
     with pytest.raises(BadImage):
         next(batches)
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_batches_of_nothing_but_bad_images_are_empty(tmp_path: Path) -> None:
     names = [f"{index}.jpg" for index in range(5)]
     for name in names:
         (tmp_path / name).write_bytes(b"bad")
     source = FileSource(tmp_path, names, Labels.one_each([0] * 5), ("ant",))
     loader = build_loader(source, "evaluation", 0, False, "skip", batch_size=2)
-    assert [batch.image.shape for batch in loader.read_once()] == [(0, 3, 16, 16)] * 3
+    assert [batch.image.shape for batch in loader.read_epoch()] == [(0, 3, 16, 16)] * 3
     assert loader.skipped == set(names)
 
 
 def test_skipping_is_told_with_names(tmp_path: Path) -> None:
     source = write_files(tmp_path / "files", 30)
     loader = build_loader(source, "evaluation", 0, False, "skip")
-    with pytest.warns(Notice, match=r"^Skipped .+: cannot be read \(\d+ .*so far\)\.$") as notices:
-        list(loader.read_once())
+    with pytest.warns(VitrineWarning, match=r"^Skipped .+: cannot be read \(\d+ .*so far\)\.$") as notices:
+        list(loader.read_epoch())
     bad = list_bad(source)
     named = [name for notice in notices for name in bad if name in str(notice.message)]
     assert len(named) == len(set(named)) > 0
     assert loader.skipped == bad
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_a_folder_of_spoilt_files_is_packed_without_them(spoilt: FileSource, bad: set[str], tmp_path: Path) -> None:
-    data = Data(str(spoilt.root), "files", (), lambda split: spoilt)
+    data = DatasetHandle(str(spoilt.root), "files", (), lambda split: spoilt)
     (report,) = pack(data, tmp_path / "packed", 256, bad_images="skip")
     packed = find_data(tmp_path / "packed").open()
     good = [index for index in range(len(spoilt)) if spoilt.name(index) not in bad]
@@ -340,7 +339,7 @@ def test_a_folder_of_spoilt_files_is_packed_without_them(spoilt: FileSource, bad
         pack(data, tmp_path / "again", 256)
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_a_folder_of_spoilt_files_is_held_without_them(tmp_path: Path) -> None:
     content = encode(PHOTO, "PNG")
     for seed in range(60):

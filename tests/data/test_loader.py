@@ -13,21 +13,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
+from vitrine.data.augment.mixup import Mixing
+from vitrine.data.augment.transforms import EvalTransform, Images, TrainTransform
 from vitrine.data.batch import Batch
 from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig
-from vitrine.data.draws import Draws
-from vitrine.data.loader import Loader, build_plain_loader, choose_num_workers
-from vitrine.data.mixing import Mixing
+from vitrine.data.loader import Loader, build_eval_loader, choose_num_workers
 from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.data.sampling import SampleRng
 from vitrine.data.source import ArraySource, Labels, Source
-from vitrine.data.sources.files import FileSource
-from vitrine.data.transforms import Augmentation, Evaluation, Images
+from vitrine.data.sources.image_files import FileSource
 
 NUM_IMAGES = 26
 NAMES = [f"{index:02}.{'jpg' if index % 2 else 'png'}" for index in range(NUM_IMAGES)]
 PREPROCESSING = build_inception_preprocessing((24, 20))
-EVERYTHING = Augmentation(AugmentConfig(rand_augment_ops=2, erase_rate=0.5), PREPROCESSING)
+EVERYTHING = TrainTransform(AugmentConfig(rand_augment_ops=2, erase_rate=0.5), PREPROCESSING)
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,10 @@ def test_the_number_of_workers_changes_nothing(source: Source, num_workers: int)
 
 
 @pytest.mark.parametrize("last", ["wrap", "drop", "keep"])
-@pytest.mark.parametrize("num_ranks", [2, 4])
-def test_the_ranks_together_see_what_one_would(source: Source, num_ranks: int, last: LastBatch) -> None:
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_ranks_together_see_what_one_would(source: Source, world_size: int, last: LastBatch) -> None:
     whole = read(source, 0, 9, last=last)
-    parts = [read(source, 0, 9, last=last, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    parts = [read(source, 0, 9, last=last, rank=rank, world_size=world_size) for rank in range(world_size)]
     for step, batch in enumerate(whole):
         for field in ("index", "label", "image"):
             together = torch.cat([getattr(part[step], field) for part in parts])
@@ -131,7 +131,7 @@ def test_one_epoch_by_the_rule_for_the_last_batch(files: FileSource, last: LastB
     loader = Loader(files, EVERYTHING, LoaderConfig(batch_size=8, num_workers=0, last=last))
     assert loader.steps_per_epoch == len(sizes)
     assert [len(batch) for batch in loader.read(0, loader.steps_per_epoch)] == sizes
-    once = torch.cat([batch.index for batch in loader.read_once()])
+    once = torch.cat([batch.index for batch in loader.read_epoch()])
     assert sorted(once.tolist()) == list(range(NUM_IMAGES))
 
 
@@ -143,8 +143,8 @@ def test_reading_leaves_the_generator_of_everyone_alone(files: FileSource) -> No
 
 
 def test_a_killed_worker_costs_a_sentence(files: FileSource) -> None:
-    class Killer(Evaluation):
-        def __call__(self, images: Images, draws: Draws) -> Tensor:
+    class Killer(EvalTransform):
+        def __call__(self, images: Images, draws: SampleRng) -> Tensor:
             os.kill(os.getpid(), signal.SIGKILL)
             return super().__call__(images, draws)
 
@@ -159,8 +159,8 @@ def test_an_image_is_bad_if_the_transform_cannot_use_it(tmp_path: Path) -> None:
     Image.new("RGB", (30, 30)).save(tmp_path / "rgb.png")
     source = FileSource(tmp_path, ["lab.tif", "rgb.png"], Labels.one_each([0, 1]), ("a", "b"))
     grey = build_inception_preprocessing((16, 16), num_channels=1)
-    loader = Loader(source, Augmentation(AugmentConfig(), grey), LoaderConfig(batch_size=4, num_workers=0), bad_images="skip")
-    with pytest.warns(Notice, match=r"lab\.tif"):
+    loader = Loader(source, TrainTransform(AugmentConfig(), grey), LoaderConfig(batch_size=4, num_workers=0), bad_images="skip")
+    with pytest.warns(VitrineWarning, match=r"lab\.tif"):
         batch = next(loader.read())
     assert batch.index.tolist() == [1, 1, 1, 1]
     assert batch.image.shape == (4, 1, 16, 16)
@@ -175,7 +175,7 @@ def test_wrong_arguments_cost_a_sentence(files: FileSource) -> None:
 
 def test_evaluation_reads_in_order_what_preprocessing_gives(files: FileSource) -> None:
     config = LoaderConfig(batch_size=8, num_workers=2, last="keep")
-    batches = list(Loader(files, Evaluation(PREPROCESSING), config, shuffle=False).read_once())
+    batches = list(Loader(files, EvalTransform(PREPROCESSING), config, shuffle=False).read_epoch())
     assert torch.cat([batch.index for batch in batches]).tolist() == list(range(NUM_IMAGES))
     expected = torch.stack([PREPROCESSING.load(path) for path in files.files()])
     assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
@@ -184,30 +184,30 @@ def test_evaluation_reads_in_order_what_preprocessing_gives(files: FileSource) -
 @pytest.mark.parametrize("batch_size", [1, 8, NUM_IMAGES, 100])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_plain_loader_reads_in_order_what_preprocessing_gives(files: FileSource, batch_size: int, num_workers: int) -> None:
-    loader = build_plain_loader(files, PREPROCESSING, batch_size=batch_size, num_workers=num_workers)
-    batches = list(loader.read_once())
+    loader = build_eval_loader(files, PREPROCESSING, batch_size=batch_size, num_workers=num_workers)
+    batches = list(loader.read_epoch())
     assert len(batches) == loader.steps_per_epoch == -(-NUM_IMAGES // batch_size)
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}
     assert torch.cat([batch.index for batch in batches]).tolist() == list(range(NUM_IMAGES))
     assert torch.cat([batch.label for batch in batches]).tolist() == files.labels.values.tolist()
     expected = torch.stack([PREPROCESSING.load(path) for path in files.files()])
     assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
-    require_equal(list(loader.read_once()), batches)
+    require_equal(list(loader.read_epoch()), batches)
 
 
 @pytest.mark.parametrize("num_images", [1, 3, NUM_IMAGES])
-@pytest.mark.parametrize(("batch_size", "num_ranks"), [(8, 2), (7, 3), (1, 4), (100, 4)])
-def test_plain_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_size: int, num_ranks: int) -> None:
+@pytest.mark.parametrize(("batch_size", "world_size"), [(8, 2), (7, 3), (1, 4), (100, 4)])
+def test_plain_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_size: int, world_size: int) -> None:
     """Whatever the size of batches, which need not be a multiple of the number of processes, and with fewer images too."""
     pixels = np.random.default_rng(1).integers(0, 256, (num_images, 24, 20, 3), dtype=np.uint8)
     source = ArraySource(pixels, Labels.one_each(np.arange(num_images)), tuple(map(str, range(num_images))), "block")
     loaders = [
-        build_plain_loader(source, PREPROCESSING, batch_size=batch_size, rank=rank, num_ranks=num_ranks)
-        for rank in range(num_ranks)
+        build_eval_loader(source, PREPROCESSING, batch_size=batch_size, rank=rank, world_size=world_size)
+        for rank in range(world_size)
     ]
-    parts = [list(loader.read_once()) for loader in loaders]
+    parts = [list(loader.read_epoch()) for loader in loaders]
     assert len({len(part) for part in parts}) == 1  # as many steps, or they would wait for each other
-    assert all(len(batch) <= -(-batch_size // num_ranks) for part in parts for batch in part)
+    assert all(len(batch) <= -(-batch_size // world_size) for part in parts for batch in part)
     together = [batch for step in zip(*parts, strict=True) for batch in step]
     assert torch.cat([batch.index for batch in together]).tolist() == list(range(num_images))
     assert torch.cat([batch.label for batch in together]).tolist() == list(range(num_images))
@@ -221,7 +221,7 @@ def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
 
     for step in range(6):  # some of each kind
         images, labels = mix(read(files, step, step + 1)[0])
-        parts = [mix(read(files, step, step + 1, rank=rank, num_ranks=4)[0]) for rank in range(4)]
+        parts = [mix(read(files, step, step + 1, rank=rank, world_size=4)[0]) for rank in range(4)]
         torch.testing.assert_close(torch.cat([part[0] for part in parts]), images, rtol=0, atol=0)
         torch.testing.assert_close(torch.cat([part[1] for part in parts]), labels, rtol=0, atol=0)
 
@@ -229,18 +229,18 @@ def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
 def test_it_tells_how_long_its_consumer_waited(block: ArraySource, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    class Slow(Evaluation):
-        def __call__(self, images: Images, draws: Draws) -> Tensor:
+    class Slow(EvalTransform):
+        def __call__(self, images: Images, draws: SampleRng) -> Tensor:
             now[0] += 0.5
             return super().__call__(images, draws)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     loader = Loader(block, Slow(PREPROCESSING), LoaderConfig(batch_size=8, num_workers=0))
-    assert loader.waited_s == 0
+    assert loader.data_wait_s == 0
     for number, _ in enumerate(loader.read(0, 3), start=1):
-        assert loader.waited_s == number * 0.5
+        assert loader.data_wait_s == number * 0.5
         now[0] += 8.0  # what the consumer itself takes does not count
-        assert loader.waited_s == number * 0.5
+        assert loader.data_wait_s == number * 0.5
 
 
 @pytest.fixture
@@ -261,14 +261,14 @@ BAD = {"03.jpg": 3, "10.png": 10, "21.jpg": 21}
 def test_a_bad_image_is_an_error_in_one_sentence(damaged: FileSource, num_workers: int) -> None:
     loader = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=num_workers))
     with pytest.raises(ValueError, match=r"^(03\.jpg|10\.png|21\.jpg) [^\n]*\.$"):
-        list(loader.read_once())
+        list(loader.read_epoch())
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_in_training_a_bad_image_is_replaced_and_counted(damaged: FileSource, num_workers: int) -> None:
     config = LoaderConfig(batch_size=4, num_workers=num_workers)
     loader = Loader(damaged, EVERYTHING, config, seed=5, bad_images="skip")
-    with pytest.warns(Notice, match=r"^Skipped .*: cannot be read \(\d so far\)\.$") as notices:
+    with pytest.warns(VitrineWarning, match=r"^Skipped .*: cannot be read \(\d so far\)\.$") as notices:
         batches = list(loader.read(0, 2 * NUM_IMAGES))
     assert len(notices) <= 2  # at the first, and when they have doubled
     assert loader.skipped == set(BAD)
@@ -277,15 +277,15 @@ def test_in_training_a_bad_image_is_replaced_and_counted(damaged: FileSource, nu
     assert not set(indices.tolist()) & set(BAD.values())
     assert torch.cat([batch.label for batch in batches]).tolist() == (indices % 3).tolist()
     whole = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=0), seed=5, bad_images="skip")
-    with pytest.warns(Notice):
+    with pytest.warns(VitrineWarning):
         require_equal(list(whole.read(20, 23)), batches[20:23])
 
 
 def test_in_evaluation_a_bad_image_is_left_out_and_counted(damaged: FileSource) -> None:
     config = LoaderConfig(batch_size=4, num_workers=0, last="keep")
-    loader = Loader(damaged, Evaluation(PREPROCESSING), config, shuffle=False, bad_images="skip")
-    with pytest.warns(Notice):
-        batches = list(loader.read_once())
+    loader = Loader(damaged, EvalTransform(PREPROCESSING), config, shuffle=False, bad_images="skip")
+    with pytest.warns(VitrineWarning):
+        batches = list(loader.read_epoch())
     assert loader.skipped == set(BAD)
     indices = torch.cat([batch.index for batch in batches]).tolist()
     assert indices == [index for index in range(NUM_IMAGES) if index not in BAD.values()]
@@ -293,16 +293,16 @@ def test_in_evaluation_a_bad_image_is_left_out_and_counted(damaged: FileSource) 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_a_plain_loader_leaves_bad_images_out_or_names_one(damaged: FileSource, batch_size: int) -> None:
-    loader = build_plain_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0, bad_images="skip")
-    with pytest.warns(Notice, match=r"^Skipped "):
-        batches = list(loader.read_once())
+    loader = build_eval_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0, bad_images="skip")
+    with pytest.warns(VitrineWarning, match=r"^Skipped "):
+        batches = list(loader.read_epoch())
     assert loader.skipped == set(BAD)
     kept = [index for index in range(NUM_IMAGES) if index not in BAD.values()]
     assert torch.cat([batch.index for batch in batches]).tolist() == kept
     expected = torch.stack([PREPROCESSING.load(damaged.files()[index]) for index in kept])
     assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
     with pytest.raises(ValueError, match=r"^(03\.jpg|10\.png|21\.jpg) "):
-        list(build_plain_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0).read_once())
+        list(build_eval_loader(damaged, PREPROCESSING, batch_size=batch_size, num_workers=0).read_epoch())
 
 
 def test_data_of_which_nothing_can_be_read_costs_a_sentence(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_source_that_cannot_be_used_fails_at_once(block: ArraySource) -> None:
     with pytest.raises(ValueError, match=r"no images to put in order"):
         Loader(empty, EVERYTHING, LoaderConfig())
     with pytest.raises(ValueError, match=r"batch_size=9 must be .* a multiple of the number of processes, 2"):
-        Loader(block, EVERYTHING, LoaderConfig(batch_size=9), num_ranks=2)
+        Loader(block, EVERYTHING, LoaderConfig(batch_size=9), world_size=2)
 
 
 def test_workers_are_for_what_has_to_be_decoded(files: FileSource, block: ArraySource) -> None:

@@ -11,34 +11,33 @@ import pytest
 from PIL import Image
 
 from tests.core.test_console import Terminal, show_on
-from tests.data.test_decode import ORIENTATION, encode
-from tests.data.test_stored import ODDITIES, build_smooth
-from vitrine.core.notices import Notice
+from tests.data.test_image import ODDITIES, ORIENTATION, build_smooth, encode
+from vitrine.core.console import VitrineWarning
+from vitrine.data.augment.transforms import EvalTransform, TrainTransform, Transform
 from vitrine.data.config import AugmentConfig, LoaderConfig
-from vitrine.data.decode import BadImage, decode_image
+from vitrine.data.image import BadImage, decode_image
 from vitrine.data.loader import Loader
-from vitrine.data.opening import Data, find_data
+from vitrine.data.open_data import DatasetHandle, find_data
 from vitrine.data.pack import pack
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import ArraySource, Labels, Source
-from vitrine.data.sources.files import FileSource
-from vitrine.data.subset import Selection, exclude, hold_out, select
-from vitrine.data.transforms import Augmentation, Evaluation, Transform
+from vitrine.data.sources.image_files import FileSource
+from vitrine.data.subsets import SubsetSource, exclude, hold_out, select
 
 CLASSES = ("ant", "bee", "cat")
 
 
-def make_data(folder: Path, contents: dict[str, bytes], labels: Labels | None = None) -> Data:
+def make_data(folder: Path, contents: dict[str, bytes], labels: Labels | None = None) -> DatasetHandle:
     """Files under their names, not divided; the classes go round."""
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     labels = labels or Labels.one_each(np.arange(len(contents)) % 3)
     source = FileSource(folder, list(contents), labels, CLASSES)
-    return Data(str(folder), "files", (), lambda split: source)
+    return DatasetHandle(str(folder), "files", (), lambda split: source)
 
 
-def make_pngs(folder: Path, count: int = 6, size: tuple[int, int] = (20, 30), labels: Labels | None = None) -> Data:
+def make_pngs(folder: Path, count: int = 6, size: tuple[int, int] = (20, 30), labels: Labels | None = None) -> DatasetHandle:
     return make_data(folder, {f"{index}.png": draw_png(index, size) for index in range(count)}, labels)
 
 
@@ -46,7 +45,7 @@ def draw_png(seed: int, size: tuple[int, int]) -> bytes:
     return encode(Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)), "PNG")
 
 
-def pack_and_open(data: Data, out: Path, size: int, **options: object) -> Source:
+def pack_and_open(data: DatasetHandle, out: Path, size: int, **options: object) -> Source:
     pack(data, out, size, **options)
     return find_data(out).open()
 
@@ -141,7 +140,7 @@ def test_labels_and_names_come_along(kind: str, tmp_path: Path) -> None:
 
 def test_images_without_classes(tmp_path: Path) -> None:
     source = ArraySource(np.zeros((3, 4, 4, 3), np.uint8), Labels.none_each(3), (), "blank")
-    packed = pack_and_open(Data("blank", "array", (), lambda split: source), tmp_path / "out", 8)
+    packed = pack_and_open(DatasetHandle("blank", "array", (), lambda split: source), tmp_path / "out", 8)
     assert (packed.class_names, len(packed), packed.read(2)[1], packed.name(2)) == ((), 3, (), "blank[2]")
 
 
@@ -161,12 +160,12 @@ def open_split(root: Path, sizes: dict[str, int], split: str | None) -> FileSour
     return FileSource(root, list_files(split, count), Labels.one_each(np.arange(count) % 3), CLASSES)
 
 
-def make_splits(root: Path, **sizes: int) -> Data:
+def make_splits(root: Path, **sizes: int) -> DatasetHandle:
     for split, count in sizes.items():
         (root / split).mkdir(parents=True)
         for index, name in enumerate(list_files(split, count)):
             (root / name).write_bytes(draw_png(len(name) * index, (6 + index, 9)))
-    return Data(str(root), "files", tuple(sizes), partial(open_split, root, sizes))
+    return DatasetHandle(str(root), "files", tuple(sizes), partial(open_split, root, sizes))
 
 
 def assert_same(packed: Source, data: Source) -> None:
@@ -210,12 +209,12 @@ def test_splits_that_are_not_there_cost_a_sentence(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["data", "flat"]
 
 
-def make_arrays(**splits: tuple[Labels, tuple[str, ...]]) -> Data:
+def make_arrays(**splits: tuple[Labels, tuple[str, ...]]) -> DatasetHandle:
     def open_array(split: str | None) -> Source:
         labels, class_names = splits[str(split)]
         return ArraySource(np.zeros((len(labels), 4, 4, 3), np.uint8), labels, class_names, str(split))
 
-    return Data("arrays", "arrays", tuple(splits), open_array)
+    return DatasetHandle("arrays", "arrays", tuple(splits), open_array)
 
 
 def test_splits_with_other_kinds_of_labels_cost_a_sentence(tmp_path: Path) -> None:
@@ -255,7 +254,7 @@ def test_other_channels_cost_a_sentence(num_channels: int, tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["data"]
 
 
-def make_partly_bad(folder: Path) -> Data:
+def make_partly_bad(folder: Path) -> DatasetHandle:
     contents = {f"{index}.png": draw_png(index, (9, 9)) for index in range(8)}
     contents["0.png"] = b""
     contents["3.png"] = contents["3.png"][:-60]
@@ -271,11 +270,11 @@ def test_a_bad_image_stops_packing_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_bad_images_are_left_out_counted_and_told(tmp_path: Path) -> None:
     data = make_partly_bad(tmp_path / "data")
-    with pytest.warns(Notice, match=r"^Skipped 0\.png, 3\.png, 7\.png: cannot be read \(3 of 8 images\)\.$"):
+    with pytest.warns(VitrineWarning, match=r"^Skipped 0\.png, 3\.png, 7\.png: cannot be read \(3 of 8 images\)\.$"):
         (report,) = pack(data, tmp_path / "out", 64, bad_images="skip")
     assert (report.num_skipped, len(report.sizes)) == (3, 5)
     packed = find_data(tmp_path / "out").open()
-    assert_same(packed, Selection(data.open(), np.array([1, 2, 4, 5, 6])))
+    assert_same(packed, SubsetSource(data.open(), np.array([1, 2, 4, 5, 6])))
 
 
 def test_a_link_to_nowhere_is_a_bad_image_like_any_other(tmp_path: Path) -> None:
@@ -284,12 +283,12 @@ def test_a_link_to_nowhere_is_a_bad_image_like_any_other(tmp_path: Path) -> None
     (tmp_path / "data" / "2.png").symlink_to(tmp_path / "nowhere.png")
     with pytest.raises(BadImage, match=r"^2\.png cannot be read \(No such file or directory\)"):
         pack(data, tmp_path / "out", 8)
-    with pytest.warns(Notice, match=r"^Skipped 2\.png: cannot be read \(1 of 6 images\)"):
+    with pytest.warns(VitrineWarning, match=r"^Skipped 2\.png: cannot be read \(1 of 6 images\)"):
         pack(data, tmp_path / "out", 8, bad_images="skip")
     assert len(find_data(tmp_path / "out").open()) == 5
 
 
-@pytest.mark.filterwarnings("ignore::vitrine.core.notices.Notice")
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_nothing_but_bad_images_cost_a_sentence(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data", {"a.png": b"bad", "b.png": b"worse"})
     with pytest.raises(ValueError, match=r"\.$"):
@@ -312,7 +311,7 @@ class Failing(ArraySource):
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyboardInterrupt(), MemoryError(), SystemExit(1)], ids=repr)
 def test_a_set_is_there_whole_or_not_at_all(error: BaseException, tmp_path: Path) -> None:
     source = Failing(error)
-    data = Data("failing", "array", (), lambda split: source)
+    data = DatasetHandle("failing", "array", (), lambda split: source)
     with pytest.raises(type(error)):
         pack(data, tmp_path / "out", 8)
     assert os.listdir(tmp_path) == []
@@ -364,7 +363,7 @@ def test_a_packed_set_notices_that_the_one_it_was_made_of_has_changed(tmp_path: 
     pack(find_data(tmp_path / "first"), tmp_path / "second", 8)
     find_data(tmp_path / "second").open()
     os.utime(tmp_path / "first" / "images.bin", (1, 1))
-    with pytest.warns(Notice, match=r"first has changed since it was packed into .*second \(.*images\.bin\)"):
+    with pytest.warns(VitrineWarning, match=r"first has changed since it was packed into .*second \(.*images\.bin\)"):
         find_data(tmp_path / "second").open()
 
 
@@ -384,7 +383,9 @@ def test_parts_of_a_packed_set_are_those_of_the_data(tmp_path: Path) -> None:
 
 def test_generated_data_is_packed_and_never_said_to_have_changed(tmp_path: Path) -> None:
     packed = pack_and_open(
-        Data("blank", "array", (), lambda split: make_arrays(a=(LABELS["one"], CLASSES)).open("a")), tmp_path / "out", 8
+        DatasetHandle("blank", "array", (), lambda split: make_arrays(a=(LABELS["one"], CLASSES)).open("a")),
+        tmp_path / "out",
+        8,
     )
     assert len(packed) == 6
     assert json.loads((tmp_path / "out" / "pack.json").read_text())["data"] == "blank"
@@ -392,8 +393,8 @@ def test_generated_data_is_packed_and_never_said_to_have_changed(tmp_path: Path)
 
 PREPROCESSING = Preprocessing(resize=16, crop=(16, 16))
 TRANSFORMS: dict[str, Transform] = {
-    "training": Augmentation(AugmentConfig(), PREPROCESSING),
-    "evaluation": Evaluation(PREPROCESSING),
+    "training": TrainTransform(AugmentConfig(), PREPROCESSING),
+    "evaluation": EvalTransform(PREPROCESSING),
 }
 OBLONG, SQUARE = (20, 30), (16, 16)  # read one by one, and in blocks
 

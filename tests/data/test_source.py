@@ -1,4 +1,8 @@
-"""The contract of sources: labels of each kind, errors that name the image, arrays as sources."""
+"""Tests of data/source.py.
+
+The contract of sources: labels of each kind, errors that name the image, arrays as sources.
+Names in, names out.
+"""
 
 import errno
 import os
@@ -8,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vitrine.data.decode import BadImage
-from vitrine.data.source import ArraySource, Labels, Source
+from vitrine.data.image import BadImage
+from vitrine.data.source import ArraySource, Labels, PackedStrings, Source
 
 ONE = Labels.one_each([2, 0, 1, 2])
 SEVERAL = Labels.several_each([(0, 2), (), (1,), (2, 1, 0)])
@@ -148,3 +154,26 @@ def test_an_array_can_be_sent_to_another_process() -> None:
 def test_our_own_code_gives_it_arrays_that_fit(pixels: np.ndarray) -> None:
     with pytest.raises(AssertionError):
         ArraySource(pixels, ONE, ("a", "b", "c"), "array")
+
+
+FILE_NAMES = st.binary(max_size=12).map(lambda content: content.decode("utf-8", "surrogateescape"))
+
+
+@given(st.lists(FILE_NAMES, max_size=20))
+def test_every_name_comes_back(names: list[str]) -> None:
+    packed = PackedStrings.pack(names)
+    assert len(packed) == len(names)
+    assert [packed[index] for index in range(len(names))] == names
+    again = pickle.loads(pickle.dumps(packed))
+    assert [again[index] for index in range(len(names))] == names
+
+
+def test_a_slice_counts_from_its_start() -> None:
+    part = PackedStrings.pack(["a", "", "ü", "cat/1.jpg"]).slice(1, 4)
+    assert [part[index] for index in range(len(part))] == ["", "ü", "cat/1.jpg"]
+    assert len(PackedStrings.pack("abc").slice(2, 2)) == 0
+
+
+def test_what_is_outside_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        PackedStrings.pack(["a"])[1]

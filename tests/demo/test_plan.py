@@ -1,4 +1,8 @@
-"""What will be done: on which images, by which recipes, and that the commands are those recipes."""
+"""Tests of demo/plan.py.
+
+What will be done: on which images, by which recipes, and that the commands are those recipes.
+Networks that a ViT is compared with: theirs is a like cost, for small and large ones.
+"""
 
 import shlex
 from dataclasses import replace
@@ -11,16 +15,26 @@ import pytest
 from tests.demo.stage import CLASSES, SIDE, make_checkpoint, make_images
 from vitrine.cli import main
 from vitrine.commands import finetune, train
-from vitrine.commands.training import Options, check_options
+from vitrine.commands.train import Options, check_options
 from vitrine.data.config import LoaderConfig
 from vitrine.data.source import ArraySource, Labels
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.plan import LEAST_STEPS, MOST_IMAGES, Plan, choose_subset, count_steps, plan_story
-from vitrine.models.config import ViTConfig
+from vitrine.demo.plan import (
+    LEAST_STEPS,
+    MOST_IMAGES,
+    Plan,
+    choose_subset,
+    count_steps,
+    match_hybrid,
+    match_resnet,
+    match_vit,
+    plan_story,
+)
+from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.registry import parse_model_name
 from vitrine.recipe import Recipe
-from vitrine.recipes.table import RECIPES
+from vitrine.recipes.registry import RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +189,39 @@ def test_a_mistake_is_found_before_anything_is_made(place: Path, config: dict[st
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         plan_story(DemoConfig(out=Path("never"), **config))
     assert not Path("never").exists()
+
+
+VITS = {
+    "demo": {"name": "ViT-Ti/4", "image_size": (48, 48), "width": 64, "depth": 4, "num_heads": 4, "mlp_dim": 128},
+    "tiny": {"name": "ViT-Ti/16"},
+    "base": {"name": "ViT-B/32"},
+    "huge": {"name": "ViT-H/14"},
+    "large images": {"name": "ViT-S/16", "image_size": (384, 384)},
+    "grey": {"name": "ViT-Ti/4", "image_size": (16, 16), "num_channels": 1, "pool": "mean", "position": "sincos-2d"},
+}
+
+
+@pytest.fixture(params=VITS)
+def vit(request: pytest.FixtureRequest) -> ViTConfig:
+    config = parse_model_name(**VITS[request.param], num_classes=7)
+    assert isinstance(config, ViTConfig)
+    return config
+
+
+@pytest.mark.parametrize(("match", "kind"), [(match_resnet, ResNetConfig), (match_hybrid, HybridConfig)])
+def test_costs_are_within_a_quarter(vit: ViTConfig, match: object, kind: type) -> None:
+    config = match(vit).resolve(7)
+    assert type(config) is kind
+    assert (config.image_size, config.num_channels) == (vit.image_size, vit.num_channels)
+    assert compute_cost(config).macs == pytest.approx(compute_cost(vit).macs, rel=0.25)
+
+
+def test_the_same_vit_has_as_many_parameters(vit: ViTConfig) -> None:
+    assert match_vit(vit).resolve(7) == vit
+
+
+def test_a_hybrid_has_as_many_tokens_where_the_patch_is_a_power_of_two() -> None:
+    vit = parse_model_name("ViT-Ti/16", num_classes=7)
+    hybrid = match_hybrid(vit).resolve(7)
+    assert hybrid.grid == vit.grid == (14, 14)
+    assert (hybrid.depth, vit.depth) == (9, 12)

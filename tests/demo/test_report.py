@@ -1,4 +1,8 @@
-"""The page and the tables: every step, figure, cost and command is on it, and nothing is fetched from elsewhere."""
+"""Tests of demo/report.py.
+
+The page and the tables: every step, figure, cost and command is on it, and nothing is fetched from elsewhere.
+The figures of the report are drawn of what they are given.
+"""
 
 import html
 import json
@@ -8,14 +12,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tests.demo.stage import make_checkpoint, make_images
+from vitrine.demo import report
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.pictures import draw_distances
-from vitrine.demo.plan import Plan, plan_story
-from vitrine.demo.report import COLUMNS, MEANINGS, compare_costs, format_rows, list_results, write_report
-from vitrine.demo.story import Result
-from vitrine.evaluate.uncertainty import estimate_share
+from vitrine.demo.plan import Plan, StepResult, plan_story
+from vitrine.demo.report import (
+    COLOURS,
+    COLUMNS,
+    LETTERS,
+    MEANINGS,
+    compare_costs,
+    draw_accuracies,
+    draw_curves,
+    draw_distances,
+    format_rows,
+    list_results,
+    write_report,
+)
+from vitrine.evaluation.intervals import Estimate, wilson_interval
 
 
 @pytest.fixture
@@ -27,7 +43,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def results(plan: Plan) -> list[Result]:
+def results(plan: Plan) -> list[StepResult]:
     """As if it had been told, with the files that its steps leave."""
     out = plan.config.out
     (out / "inspect").mkdir()
@@ -38,25 +54,25 @@ def results(plan: Plan) -> list[Result]:
         if step.recipe is not None:
             (out / step.key).mkdir()
             (out / step.key / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
-        measured = {"accuracy": estimate_share(0.5 + place / 100, 24), "num_parameters": 12_345, "macs": 1_500_000}
+        measured = {"accuracy": wilson_interval(0.5 + place / 100, 24), "num_parameters": 12_345, "macs": 1_500_000}
         measured |= {"exaflops": 1.234e-8, "num_images": 64, "num_test_images": 24}
         more = {} if step.key == "inspect" else measured
-        results.append(Result(key=step.key, title=step.title, command=step.command, seconds=3.21, **more))
+        results.append(StepResult(key=step.key, title=step.title, command=step.command, seconds=3.21, **more))
     return results
 
 
-def test_rows_have_a_cell_for_each_column(results: list[Result]) -> None:
+def test_rows_have_a_cell_for_each_column(results: list[StepResult]) -> None:
     rows = {row[0]: row for row in format_rows(results)}
     assert {len(row) for row in rows.values()} == {len(COLUMNS)}
     assert rows["transfer"] == ("transfer", "50.00 %", "31.43 .. 68.57 %", "3.2", "1.234e-08", "12,345", "1.5")
     assert rows["inspect"] == ("inspect", "", "", "3.2", "", "", "")
 
 
-def test_every_step_has_a_meaning(results: list[Result]) -> None:
+def test_every_step_has_a_meaning(results: list[StepResult]) -> None:
     assert {result.key for result in results} | {"pretrain"} == set(MEANINGS)
 
 
-def test_all_of_it_is_on_the_page(plan: Plan, results: list[Result]) -> None:
+def test_all_of_it_is_on_the_page(plan: Plan, results: list[StepResult]) -> None:
     page = write_report(plan, results)
     text = page.read_text()
     assert page == plan.config.out / "report.html"
@@ -72,15 +88,62 @@ def test_all_of_it_is_on_the_page(plan: Plan, results: list[Result]) -> None:
         assert (plan.config.out / name).is_file()
 
 
-def test_costs_are_compared_as_they_are(results: list[Result]) -> None:
+def test_costs_are_compared_as_they_are(results: list[StepResult]) -> None:
     macs = {"transfer": 1_000_000, "resnet": 590_000, "hybrid": 1_100_000}
     changed = [replace(result, macs=macs.get(result.key, result.macs)) for result in results]
     assert compare_costs(changed) == ": the ResNet has 59 % and the hybrid has 110 % of the ViT's"
     assert compare_costs([result for result in changed if result.key == "inspect"]) == ""
 
 
-def test_results_are_json(plan: Plan, results: list[Result]) -> None:
+def test_results_are_json(plan: Plan, results: list[StepResult]) -> None:
     content = json.loads(json.dumps(list_results(plan, results)))
     assert (content["num_train_images"], content["num_test_images"], content["seed"]) == (24, 24, 0)
     assert [each["key"] for each in content["results"]] == [step.key for step in plan.steps]
     assert content["results"][0]["accuracy"]["value"] == 0.5
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    figures: list[Figure] = []
+    monkeypatch.setattr(report, "save_figure", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def build_result(key: str, accuracy: Estimate | None) -> StepResult:
+    return StepResult(key=key, title=key, command="", seconds=1.0, accuracy=accuracy)
+
+
+def test_accuracies_lie_on_their_intervals(drawn: list[Figure]) -> None:
+    results = [build_result("transfer", Estimate(0.8, 0.7, 0.9)), build_result("scratch", Estimate(0.5, 0.4, 0.6))]
+    draw_accuracies([*results, build_result("inspect", None)], Path("x.png"))
+    (panel,) = drawn[0].axes
+    lines = [list(map(float, line.get_xdata())) for line in panel.lines]
+    assert lines == [pytest.approx(values) for values in ([70, 90], [80], [40, 60], [50])]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["transfer", "scratch"]
+    assert {line.get_color() for line in panel.lines} == {COLOURS["transfer"], COLOURS["scratch"]}
+
+
+def test_curves_are_the_losses_of_the_records(drawn: list[Figure]) -> None:
+    records = [{"step": 10, "loss": 2.0}, {"step": 15, "val_top1": 0.5}, {"step": 20, "loss": None}, {"step": 30, "loss": 1.0}]
+    draw_curves({"resnet": records, "hybrid": records[:1]}, Path("x.png"))
+    (panel,) = drawn[0].axes
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines] == [
+        ([10, 30], [2.0, 1.0]),
+        ([10], [2.0]),
+    ]
+    assert [line.get_marker() for line in panel.lines] == ["", "o"]  # a point by itself would not be seen
+    legend = panel.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["resnet", "hybrid"]
+
+
+def test_a_dot_for_each_head(drawn: list[Figure]) -> None:
+    draw_distances(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), Path("x.png"))
+    (panel,) = drawn[0].axes
+    assert [list(line.get_ydata()) for line in panel.lines] == [[1, 4], [2, 5], [3, 6]]
+    assert panel.yaxis.label.get_fontsize() == LETTERS
+
+
+def test_they_are_files(tmp_path: Path) -> None:
+    draw_distances(np.ones((2, 2)), tmp_path / "distances.png")
+    assert (tmp_path / "distances.png").read_bytes().startswith(b"\x89PNG")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.filling import build_filled
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.formats.config import Facts
+from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
@@ -57,13 +57,13 @@ def make_checkpoint(config: ModelConfig) -> Checkpoint:
 
 def save_quietly(checkpoint: Checkpoint, path: Path, form: Any) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)
+        warnings.simplefilter("ignore", VitrineWarning)
         save_checkpoint(checkpoint, path, form)
 
 
-def load_quietly(path: Path, facts: Facts | None = None, **options: Any) -> Checkpoint:
+def load_quietly(path: Path, facts: Overrides | None = None, **options: Any) -> Checkpoint:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)
+        warnings.simplefilter("ignore", VitrineWarning)
         return load_checkpoint(path, facts=facts, **options)
 
 

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.filling import build_filled
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_imagenet_preprocessing
-from vitrine.formats import Checkpoint, save_checkpoint
+from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import FormatName
+from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ViTConfig
 
 # Two heads where 64 wide ones are usual: a description that got lost without an error shows as another model.
@@ -32,7 +33,7 @@ SHARDS = ("shards/model-00001-of-00002.safetensors", "shards/model-00002-of-0000
 def save_originals(folder: Path) -> None:
     checkpoint = Checkpoint(build_filled(CONFIG), build_imagenet_preprocessing(CONFIG.image_size), ("cat", "dog", "eel"))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)  # erf is not usual for google-2020
+        warnings.simplefilter("ignore", VitrineWarning)  # erf is not usual for google-2020
         for name, form in FORMATS.items():
             save_checkpoint(checkpoint, folder / name, form)
     torch.save(torch.load(folder / "timm.pth", weights_only=True), folder / "old.pth", _use_new_zipfile_serialization=False)

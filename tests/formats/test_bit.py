@@ -11,7 +11,7 @@ from transformers import BitConfig, BitForImageClassification
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ResNetConfig
 
@@ -56,7 +56,7 @@ def as_released(peer: BitForImageClassification, counted: bool = False) -> dict[
 def test_a_strangers_file_computes_the_same_as_its_peer(counted: bool, peer: BitForImageClassification, tmp_path: Path) -> None:
     np.savez(tmp_path / "bit.npz", **as_released(peer, counted))
     with pytest.warns(
-        Notice, match=r"usual for bit: straight to 224 x 224 pixels, bilinear, values in \[-1, 1\] \(--preprocess\)"
+        VitrineWarning, match=r"usual for bit: straight to 224 x 224 pixels, bilinear, values in \[-1, 1\] \(--preprocess\)"
     ):
         model = load_checkpoint(tmp_path / "bit.npz").model
     assert model.config == ResNetConfig(stages=(2, 1), width_factor=0.5, num_classes=5)

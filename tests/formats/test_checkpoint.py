@@ -11,7 +11,7 @@ import torch
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats.checkpoint import Checkpoint, Description, compute_checksum, is_description, parse_description
+from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum, is_description, parse_description
 from vitrine.models.config import ModelConfig
 
 CONFIGS = [cases.VIT, cases.OBLONG, cases.HYBRID, cases.ROOT_HYBRID, cases.BIT]
@@ -21,7 +21,7 @@ def describe(config: ModelConfig = cases.VIT, **changes: Any) -> dict[str, Any]:
     """What a reader finds: through JSON, with some pieces exchanged; None takes a piece away."""
     names = tuple(f"class {index}" for index in range(config.num_classes))
     preprocessing = build_inception_preprocessing(config.image_size)
-    description = Description(config, preprocessing, names, {"source": "a test", "steps": [1, 2.5]}, "sha256:00")
+    description = CheckpointMetadata(config, preprocessing, names, {"source": "a test", "steps": [1, 2.5]}, "sha256:00")
     content = {**json.loads(json.dumps(description.to_json(), allow_nan=False)), **changes}
     return {name: value for name, value in content.items() if name not in changes or value is not None}
 

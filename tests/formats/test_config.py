@@ -3,23 +3,21 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import vitrine.formats
 from vitrine.data.preprocessing import build_imagenet_preprocessing
-from vitrine.formats.config import FORMAT_NAMES, Facts
+from vitrine.formats.config import Overrides
 
 
 def test_nothing_need_be_said() -> None:
-    assert set(vars(Facts()).values()) == {None}
+    assert set(vars(Overrides()).values()) == {None}
 
 
 @pytest.mark.parametrize("preprocess", ["imagenet", "inception", Path("a.json"), build_imagenet_preprocessing((224, 224))])
 def test_what_may_be_said(preprocess: object) -> None:
-    facts = Facts(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), preprocess=preprocess)
+    facts = Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), preprocess=preprocess)
     assert (facts.gelu, facts.norm_eps, facts.num_heads, facts.grid, facts.preprocess) == ("erf", 1e-5, 3, (14, 21), preprocess)
 
 
@@ -43,22 +41,9 @@ def test_what_may_be_said(preprocess: object) -> None:
 )
 def test_mistakes_cost_a_sentence(name: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Facts(**{name: value})
+        Overrides(**{name: value})
 
 
 def test_configuration_needs_no_torch() -> None:
     code = "import sys, vitrine.formats.config; assert not {'torch', 'numpy', 'PIL', 'safetensors'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_public_name_has_its_home() -> None:
-    assert vitrine.formats.__all__ == list(vitrine.formats.HOMES)
-    for name, home in vitrine.formats.HOMES.items():
-        assert getattr(vitrine.formats, name) is getattr(import_module(home), name)
-    assert vitrine.formats.FORMAT_NAMES is FORMAT_NAMES
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    message = r"module 'vitrine\.formats' has no attribute 'load'; it has: FORMAT_NAMES, Checkpoint, Facts, load_checkpoint, "
-    with pytest.raises(AttributeError, match=message):
-        vitrine.formats.__getattr__("load")  # by the dot one would find the module of that name

@@ -26,7 +26,8 @@ from tests.formats.corruptions import (
 from tests.formats.hostile import HOSTILE, MARKER, pickle_call
 from tests.formats.originals import INDEX, SHARDS, find_source, save_originals
 from tests.formats.watching import judge, require_clean, watch
-from vitrine.formats import Checkpoint, load_checkpoint
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
 
 
 @dataclass(frozen=True)

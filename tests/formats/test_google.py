@@ -10,8 +10,8 @@ import torch
 from tests.formats import cases
 from tests.formats.cases import forget, load_quietly, make_checkpoint, run, save_quietly
 from tests.formats.flax_reference import run_vit
-from vitrine.core.notices import Notice
-from vitrine.formats.config import Facts, FormatName
+from vitrine.core.console import VitrineWarning
+from vitrine.formats.config import FormatName, Overrides
 from vitrine.formats.load import load_checkpoint, load_model
 from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig
 
@@ -84,7 +84,7 @@ def assert_equals_numpy(path: Path, arrays: dict[str, Any], form: str, model: An
 def test_a_strangers_file_computes_the_same(form: FormatName, tmp_path: Path) -> None:
     arrays = make_arrays(form)
     np.savez(tmp_path / "vit.npz", **arrays)
-    with pytest.warns(Notice, match=f"taken as usual for {form}: tanh GELU .--gelu.; LayerNorm epsilon 1e-06"):
+    with pytest.warns(VitrineWarning, match=f"taken as usual for {form}: tanh GELU .--gelu.; LayerNorm epsilon 1e-06"):
         model = load_model(tmp_path / "vit.npz")
     assert model.config.num_heads == 2
     assert model.config.image_size == (12, 12)
@@ -149,7 +149,7 @@ def test_old_group_norms_with_leading_axes(tmp_path: Path) -> None:
     save_quietly(checkpoint, tmp_path / "a.npz", "google-2020")
     old = {n: a.reshape(1, 1, 1, -1) if "gn" in n else a for n, a in np.load(tmp_path / "a.npz").items()}
     np.savez(tmp_path / "b.npz", **old)
-    model = load_quietly(tmp_path / "b.npz", Facts(grid=cases.HYBRID.grid)).model
+    model = load_quietly(tmp_path / "b.npz", Overrides(grid=cases.HYBRID.grid)).model
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
 
@@ -167,9 +167,9 @@ def test_no_stored_positions_are_sines_and_cosines(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(config)
     save_quietly(checkpoint, tmp_path / "a.npz", "big-vision")
     forget(tmp_path / "a.npz")
-    with pytest.warns(Notice, match=r"images of 56 x 56 patches \(--grid\)"):
+    with pytest.warns(VitrineWarning, match=r"images of 56 x 56 patches \(--grid\)"):
         load_checkpoint(tmp_path / "a.npz")
-    model = load_quietly(tmp_path / "a.npz", Facts(grid=(3, 5))).model
+    model = load_quietly(tmp_path / "a.npz", Overrides(grid=(3, 5))).model
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
 
@@ -178,9 +178,9 @@ def test_a_grid_that_is_no_square_must_be_told(tmp_path: Path) -> None:
     forget(tmp_path / "a.npz")
     with pytest.raises(ValueError, match=r"22 positions, which are no square grid with 1 more: pass the grid .* --grid"):
         load_quietly(tmp_path / "a.npz")
-    assert load_quietly(tmp_path / "a.npz", Facts(grid=(3, 7))).model.config.image_size == (12, 28)
+    assert load_quietly(tmp_path / "a.npz", Overrides(grid=(3, 7))).model.config.image_size == (12, 28)
     with pytest.raises(ValueError, match="do not fill a grid of 4 x 7"):
-        load_quietly(tmp_path / "a.npz", Facts(grid=(4, 7)))
+        load_quietly(tmp_path / "a.npz", Overrides(grid=(4, 7)))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from transformers import logging as transformers_logging
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import forget, load_quietly, make_checkpoint, save_quietly
-from vitrine.core.notices import Notice
-from vitrine.formats.config import Facts
+from vitrine.core.console import VitrineWarning
+from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models import config as configs
@@ -75,7 +75,7 @@ def draw(*shape: int) -> torch.Tensor:
 def test_vit_read(changes: dict[str, Any], tmp_path: Path) -> None:
     """Nothing is assumed but the preprocessing, since the configuration says all else: notices are errors here."""
     peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, **changes, num_labels=6)), tmp_path)
-    with pytest.warns(Notice, match=r"usual for hf: straight to \d+ x \d+ pixels, .*\(--preprocess\)\.$"):
+    with pytest.warns(VitrineWarning, match=r"usual for hf: straight to \d+ x \d+ pixels, .*\(--preprocess\)\.$"):
         model = load_checkpoint(tmp_path).model
     images = draw(2, model.config.num_channels, *model.config.image_size)
     torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
@@ -169,7 +169,7 @@ def test_vit_written(kind: Any, changes: dict[str, Any], tmp_path: Path, caplog:
 def test_bit_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = configs.ResNetConfig(stages=(2, 1), width_factor=0.5, num_groups=16, num_classes=6, image_size=(44, 52))
     checkpoint = make_checkpoint(config)
-    with pytest.warns(Notice, match="epsilons 1e-05 and 1e-10"):
+    with pytest.warns(VitrineWarning, match="epsilons 1e-05 and 1e-10"):
         save_checkpoint(checkpoint, tmp_path / "out", "hf")
     peer = load_peer(BitForImageClassification, tmp_path / "out", caplog)
     images = draw(2, 3, 44, 52)
@@ -199,8 +199,8 @@ def test_names_of_transformers_5_are_written(tmp_path: Path) -> None:
 def test_a_bare_file_without_its_configuration(tmp_path: Path) -> None:
     peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6)), tmp_path)
     path = (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
-    with pytest.warns(Notice, match=r"erf GELU \(--gelu\); LayerNorm epsilon 1e-12 \(--norm-eps\)"):
-        model = load_checkpoint(path, facts=Facts(num_heads=4)).model
+    with pytest.warns(VitrineWarning, match=r"erf GELU \(--gelu\); LayerNorm epsilon 1e-12 \(--norm-eps\)"):
+        model = load_checkpoint(path, facts=Overrides(num_heads=4)).model
     images = draw(2, 3, 28, 28)
     with torch.no_grad():
         torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
@@ -245,7 +245,7 @@ def test_a_pooler_beside_the_classifier_is_left_out_aloud(tmp_path: Path) -> Non
     state = load_file(tmp_path / "model.safetensors")
     pooler = {"vit.pooler.dense.weight": torch.randn(32, 32), "vit.pooler.dense.bias": torch.randn(32)}
     save_file(state | pooler, tmp_path / "model.safetensors")
-    with pytest.warns(Notice, match="The pooler beside the classifier was left out, as transformers does"):
+    with pytest.warns(VitrineWarning, match="The pooler beside the classifier was left out, as transformers does"):
         model = load_checkpoint(tmp_path).model
     images = draw(2, 3, 28, 28)
     with torch.no_grad():
@@ -265,7 +265,7 @@ def test_changed_json_counts_as_it_does_for_transformers(tmp_path: Path) -> None
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
     change(tmp_path / "out", "config.json", layer_norm_eps=1e-3)
     change(tmp_path / "out", "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
-    with pytest.warns(Notice, match="were changed since it was written: they count"):
+    with pytest.warns(VitrineWarning, match="were changed since it was written: they count"):
         checkpoint = load_checkpoint(tmp_path / "out")
     assert checkpoint.model.config.norm_eps == 1e-3
     assert checkpoint.preprocessing.mean == (0.1, 0.2, 0.3)
@@ -277,12 +277,12 @@ def test_the_users_preprocessing_counts_where_the_files_does_not_fit(tmp_path: P
     change(tmp_path / "out", "preprocessor_config.json", crop_size={"height": 9, "width": 9})
     with pytest.raises(ValueError, match=r"makes images of 9 x 9 pixels, .* say what to do by --preprocess"):
         load_checkpoint(tmp_path / "out")
-    assert load_checkpoint(tmp_path / "out", facts=Facts(preprocess="imagenet")).preprocessing.crop == (24, 24)
+    assert load_checkpoint(tmp_path / "out", facts=Overrides(preprocess="imagenet")).preprocessing.crop == (24, 24)
 
 
 def test_the_users_grid_counts(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
-    model = load_quietly(forget(tmp_path / "out"), Facts(grid=(4, 9), preprocess="inception")).model
+    model = load_quietly(forget(tmp_path / "out"), Overrides(grid=(4, 9), preprocess="inception")).model
     assert model.config.image_size == (16, 36)
 
 
@@ -291,7 +291,7 @@ def test_the_paper_s_hidden_layer_becomes_the_pooler(tmp_path: Path) -> None:
     """As of the ImageNet-21k files: the head goes, the hidden layer stays, and transformers has it as its pooler."""
     checkpoint = make_checkpoint(configs.ViTConfig(**cases.SMALL, hidden_head=True, num_classes=5))
     save_quietly(checkpoint, tmp_path / "a.npz", "google-2020")
-    with pytest.warns(Notice, match="was left out, as asked for: the model returns its features"):
+    with pytest.warns(VitrineWarning, match="was left out, as asked for: the model returns its features"):
         headless = load_checkpoint(tmp_path / "a.npz", num_classes=0)
     save_quietly(headless, tmp_path / "out", "hf")
     images = draw(2, 3, 24, 24)
@@ -300,5 +300,5 @@ def test_the_paper_s_hidden_layer_becomes_the_pooler(tmp_path: Path) -> None:
 
 
 def test_a_model_without_head_and_pooler_says_how_to_load_it(tmp_path: Path) -> None:
-    with pytest.warns(Notice, match="neither head nor pooler: load it in transformers with add_pooling_layer=False"):
+    with pytest.warns(VitrineWarning, match="neither head nor pooler: load it in transformers with add_pooling_layer=False"):
         save_checkpoint(make_checkpoint(replace(cases.VIT, num_classes=0)), tmp_path / "out", "hf")

@@ -12,11 +12,7 @@ from transformers import AutoConfig, BitImageProcessorPil, DeiTImageProcessorPil
 from tests.filling import build_filled
 from tests.formats import cases
 from tests.formats.cases import forget, load_quietly, save_quietly
-from vitrine.data.preprocessing import (
-    Preprocessing,
-    build_imagenet_preprocessing,
-    build_inception_preprocessing,
-)
+from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.huggingface_config import parse_processor
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 import vitrine
 from tests.formats import cases
 from tests.formats.cases import assert_same_weights, forget, load_quietly, make_checkpoint, run, save_quietly
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_imagenet_preprocessing, build_inception_preprocessing
-from vitrine.formats.config import Facts
+from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint, load_model
 from vitrine.models.config import ViTConfig
 from vitrine.models.vit import VisionTransformer
@@ -64,7 +64,7 @@ def test_several_files_of_weights(tmp_path: Path, bare: Path) -> None:
 
 
 def test_a_new_head_is_said_aloud(folder: Path) -> None:
-    with pytest.warns(Notice, match=r"has 5 classes and 9 were asked for: its head was replaced by a new one of zeros"):
+    with pytest.warns(VitrineWarning, match=r"has 5 classes and 9 were asked for: its head was replaced by a new one of zeros"):
         checkpoint = load_checkpoint(folder, num_classes=9)
     assert checkpoint.class_names is None
     assert not run(checkpoint.model).any()
@@ -91,7 +91,7 @@ def test_positions_can_be_resized_as_peers_do(folder: Path) -> None:
 
 
 def test_the_users_word_counts_most(folder: Path, bare: Path) -> None:
-    facts = Facts(gelu="erf", norm_eps=1e-3, num_heads=4, preprocess="imagenet")
+    facts = Overrides(gelu="erf", norm_eps=1e-3, num_heads=4, preprocess="imagenet")
     for path in (folder, bare):
         checkpoint = load_checkpoint(path, facts=facts)  # no notice: nothing is left to assume
         config = checkpoint.model.config
@@ -100,12 +100,12 @@ def test_the_users_word_counts_most(folder: Path, bare: Path) -> None:
 
 
 def test_the_norms_compute_with_the_users_epsilon(bare: Path) -> None:
-    model = load_quietly(bare, Facts(norm_eps=1e-3)).model
+    model = load_quietly(bare, Overrides(norm_eps=1e-3)).model
     assert {module.eps for module in model.modules() if isinstance(module, torch.nn.LayerNorm)} == {1e-3}
 
 
 def test_one_notice_names_every_assumption(bare: Path) -> None:
-    with pytest.warns(Notice) as notices:
+    with pytest.warns(VitrineWarning) as notices:
         load_model(bare)
     assert len(notices) == 1
     for option in ("--num-heads", "--gelu", "--norm-eps", "--preprocess"):
@@ -121,25 +121,25 @@ def test_preprocessing_from_a_file(bare: Path, tmp_path: Path) -> None:
     }
     for name, content in contents.items():
         (tmp_path / name).write_text(json.dumps(content))
-        assert load_quietly(bare, Facts(preprocess=tmp_path / name)).preprocessing == wanted
+        assert load_quietly(bare, Overrides(preprocess=tmp_path / name)).preprocessing == wanted
     with pytest.raises(FileNotFoundError, match=r"--preprocess .*none.json is neither imagenet, inception nor a file"):
-        load_quietly(bare, Facts(preprocess=tmp_path / "none.json"))
+        load_quietly(bare, Overrides(preprocess=tmp_path / "none.json"))
 
 
 def test_preprocessing_for_the_size_that_the_model_gets(bare: Path, tmp_path: Path) -> None:
     wanted = build_imagenet_preprocessing((36, 36))
     (tmp_path / "for-36.json").write_text(json.dumps(wanted.to_json()))
-    facts = Facts(preprocess=tmp_path / "for-36.json")
+    facts = Overrides(preprocess=tmp_path / "for-36.json")
     assert load_quietly(bare, facts, image_size=36).preprocessing == wanted
 
 
 def test_words_that_change_nothing_are_refused(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.npz", "google-2020")
     with pytest.raises(ValueError, match=r"num_heads=4 contradicts .*, whose kernels have 2"):
-        load_quietly(forget(tmp_path / "a.npz"), Facts(num_heads=4))
+        load_quietly(forget(tmp_path / "a.npz"), Overrides(num_heads=4))
     save_quietly(make_checkpoint(ViTConfig(**cases.SMALL, mlp="swiglu")), tmp_path / "out", "vitrine")
     with pytest.raises(ValueError, match="gelu=erf is said of a model with SwiGLU, which has none"):
-        load_quietly(tmp_path / "out", Facts(gelu="erf"))
+        load_quietly(tmp_path / "out", Overrides(gelu="erf"))
     save_quietly(make_checkpoint(cases.BIT), tmp_path / "bit", "vitrine")
     with pytest.raises(ValueError, match="A ResNet has no positions to resize by method='timm'"):
         load_quietly(tmp_path / "bit", image_size=64, resize_method="timm")
@@ -147,7 +147,7 @@ def test_words_that_change_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_a_hidden_layer_that_goes_with_its_head_is_named(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(replace(cases.VIT, hidden_head=True)), tmp_path / "out", "vitrine")
-    with pytest.warns(Notice, match="its head and the hidden layer before it were replaced"):
+    with pytest.warns(VitrineWarning, match="its head and the hidden layer before it were replaced"):
         assert not load_model(tmp_path / "out", num_classes=2).config.hidden_head
 
 
@@ -174,13 +174,13 @@ def test_nothing_beside_a_prefix_is_dropped_quietly(prefix: str, bare: Path, tmp
 
 def test_a_grid_that_contradicts_what_is_known(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"grid=\(4, 9\) contradicts the checkpoint, which knows its grid to be \(6, 6\)"):
-        load_model(folder, facts=Facts(grid=(4, 9)))
+        load_model(folder, facts=Overrides(grid=(4, 9)))
 
 
 def test_a_word_on_a_resnet_that_is_none(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.BIT), tmp_path / "a.npz", "bit")
     with pytest.raises(ValueError, match="gelu, grid is said of a ResNet, which has no such thing"):
-        load_quietly(tmp_path / "a.npz", Facts(gelu="erf", grid=(2, 2)))
+        load_quietly(tmp_path / "a.npz", Overrides(gelu="erf", grid=(2, 2)))
 
 
 @pytest.mark.parametrize("form", ["vitrine", "timm", "google-2020"])

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats import Checkpoint, save_checkpoint
+from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import FormatName
+from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ModelConfig, ViTConfig
-from vitrine.models.registry import build_empty, resolve_config
+from vitrine.models.registry import build_meta_model, resolve_config
 
 TINY = ViTConfig(width=64, depth=1, num_heads=1, mlp_dim=128, image_size=(32, 32), num_classes=3)
 # The weights themselves, and room for the tensor that is being read and what the allocator keeps.
@@ -62,7 +63,7 @@ class Measured:
 
 def write_counted(path: Path, config: ModelConfig, format: FormatName) -> None:
     """A checkpoint whose parameters are filled with 0, 1, 2 and so on."""
-    model = build_empty(config).to_empty(device="cpu")
+    model = build_meta_model(config).to_empty(device="cpu")
     with torch.no_grad():
         for count, parameter in enumerate(model.parameters()):
             parameter.fill_(count)
@@ -86,7 +87,7 @@ def test_loading_takes_little_more_than_the_weights(name: str, format: FormatNam
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, f"exit code {run.returncode}: {run.stderr}"  # -7: it read from the truncated file
     measured = Measured(**json.loads(run.stdout))
-    num_parameters = sum(parameter.numel() for parameter in build_empty(config).parameters())
+    num_parameters = sum(parameter.numel() for parameter in build_meta_model(config).parameters())
     assert measured.weights == 4 * num_parameters
     assert measured.taken <= MAX_RATIO * measured.weights, f"{measured.taken / measured.weights:.3f} times the weights"
     assert measured.values == [[count, count] for count in range(len(measured.values))]

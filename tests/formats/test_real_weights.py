@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.formats.cases import ENDINGS, load_quietly, save_quietly
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.verify import verify_checkpoint
@@ -19,7 +19,7 @@ TOP_1, TOP_5 = 0.708, 0.899
 
 @pytest.fixture(scope="module")
 def checkpoint(assets: Path) -> Checkpoint:
-    with pytest.warns(Notice, match="taken as usual for timm"):
+    with pytest.warns(VitrineWarning, match="taken as usual for timm"):
         return load_checkpoint(assets / "deit-tiny" / "model.safetensors")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.formats import cases
 from tests.formats.cases import ENDINGS, assert_same_weights, forget, load_quietly, make_checkpoint, run, save_quietly
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.formats.config import FORMAT_NAMES, Facts, FormatName
+from vitrine.formats.config import FORMAT_NAMES, FormatName, Overrides
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 
 # What each format must be able to hold without any change; tests of the formats themselves look closer.
@@ -116,13 +116,13 @@ def test_any_shape_without_our_description(form: FormatName, tmp_path: Path) -> 
     assert num_held >= 4
 
 
-def tell(config: ModelConfig, form: FormatName) -> Facts:
+def tell(config: ModelConfig, form: FormatName) -> Overrides:
     """What its tensors do not show: the files of Google show their heads, a folder of Hugging Face says it all."""
     if not isinstance(config, ViTConfig) or form == "hf":
-        return Facts()
+        return Overrides()
     gelu = config.gelu if config.mlp == "gelu" else None
     num_heads = config.num_heads if form in ("timm", "torchvision") else None
-    return Facts(gelu=gelu, norm_eps=config.norm_eps, num_heads=num_heads, grid=config.grid)
+    return Overrides(gelu=gelu, norm_eps=config.norm_eps, num_heads=num_heads, grid=config.grid)
 
 
 def has_unusual_groups(config: ModelConfig) -> bool:

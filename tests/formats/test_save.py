@@ -11,14 +11,14 @@ import vitrine
 from tests.filling import build_filled
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats import save as saving
 from vitrine.formats.save import save_checkpoint, save_model
 
 
 def test_a_model_without_preprocessing_gets_the_papers(tmp_path: Path) -> None:
-    with pytest.warns(Notice, match="records the paper's preprocessing .* since no other was given"):
+    with pytest.warns(VitrineWarning, match="records the paper's preprocessing .* since no other was given"):
         vitrine.save_model(build_filled(cases.VIT), tmp_path / "out")
     assert load_quietly(tmp_path / "out").preprocessing == build_inception_preprocessing((24, 24))
 
@@ -46,9 +46,9 @@ def test_the_path_must_suit_the_format(form: Any, name: str, sentence: str, tmp_
 
 
 def test_other_readers_usual_facts_are_said(tmp_path: Path) -> None:
-    with pytest.warns(Notice, match=r"with tanh GELU, where erf is usual for timm"):
+    with pytest.warns(VitrineWarning, match=r"with tanh GELU, where erf is usual for timm"):
         save_checkpoint(make_checkpoint(cases.VIT), tmp_path / "a.safetensors", "timm")
-    with pytest.warns(Notice, match=r"with erf GELU, where tanh is usual for google-2020"):
+    with pytest.warns(VitrineWarning, match=r"with erf GELU, where tanh is usual for google-2020"):
         save_checkpoint(make_checkpoint(cases.OBLONG), tmp_path / "a.npz", "google-2020")
     save_checkpoint(make_checkpoint(cases.OBLONG), tmp_path / "b.safetensors", "timm")  # usual there: nothing to say
     save_checkpoint(make_checkpoint(cases.VIT), tmp_path / "c", "hf")  # its configuration says it

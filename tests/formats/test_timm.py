@@ -1,5 +1,10 @@
-"""timm's state dicts, held against Hugging Face's models on the same numbers."""
+"""Tests of formats/timm.py.
 
+timm's state dicts, held against Hugging Face's models on the same numbers.
+What timm's config.json says beside the weights counts, and what it says that nobody knows is refused.
+"""
+
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,9 +26,9 @@ from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import forget, load_quietly, make_checkpoint, run, save_quietly
 from tests.peers import copy_peer_weights
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitrine.formats.config import Facts
+from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
 from vitrine.models import config as configs
 
@@ -77,7 +82,7 @@ def build_peer(kind: type[Any], config: Any) -> Any:
 def test_vit(tmp_path: Path) -> None:
     peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6))
     save_file(as_timm(peer), tmp_path / "vit.safetensors")
-    with pytest.warns(Notice) as notices:
+    with pytest.warns(VitrineWarning) as notices:
         checkpoint = load_checkpoint(tmp_path / "vit.safetensors")
     assert len(notices) == 1
     assert "2 heads (--num-heads); erf GELU (--gelu); LayerNorm epsilon 1e-06 (--norm-eps)" in str(notices[0].message)
@@ -121,7 +126,7 @@ def test_positions_for_patches_alone(tmp_path: Path) -> None:
     """DeiT-III and timm's models with registers: as many positions as patches, beside a class token."""
     checkpoint = make_checkpoint(configs.ViTConfig(**cases.SMALL, class_position=False, layer_scale=1e-5))
     save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
-    model = load_quietly(forget(tmp_path / "a.safetensors"), Facts(num_heads=2, gelu="tanh")).model
+    model = load_quietly(forget(tmp_path / "a.safetensors"), Overrides(num_heads=2, gelu="tanh")).model
     assert model.config.class_position is False
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
@@ -130,7 +135,7 @@ def test_a_norm_after_the_mean(tmp_path: Path) -> None:
     config = configs.ViTConfig(**cases.SMALL, pool="mean", norm_after_pool=True, class_token=True, num_classes=3)
     checkpoint = make_checkpoint(config)
     save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
-    model = load_quietly(forget(tmp_path / "a.safetensors"), Facts(num_heads=2, gelu="tanh")).model
+    model = load_quietly(forget(tmp_path / "a.safetensors"), Overrides(num_heads=2, gelu="tanh")).model
     assert model.config == config
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
@@ -173,3 +178,63 @@ def test_wrappers_of_training(tmp_path: Path) -> None:
 def test_what_it_cannot_hold_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="The format timm cannot hold"):
         save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "a.safetensors", "timm")
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_a_folder_from_the_hub_says_its_preprocessing(crop_mode: str, tmp_path: Path) -> None:
+    save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, gelu="erf")), tmp_path / "model.safetensors", "timm")
+    forget(tmp_path / "model.safetensors")
+    cfg = {
+        "input_size": [3, 24, 24],
+        "crop_pct": 0.9,
+        "crop_mode": crop_mode,
+        "interpolation": "bilinear",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
+    with pytest.warns(VitrineWarning, match=r"usual for timm: erf GELU \(--gelu\); LayerNorm epsilon 1e-06 \(--norm-eps\)\.$"):
+        checkpoint = load_checkpoint(tmp_path, facts=Overrides(num_heads=2))
+    assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
+    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert checkpoint.model.config.gelu == "erf"
+
+
+def write_hub_folder(config: configs.ViTConfig, folder: Path, **said: Any) -> Any:
+    """A folder as timm's on the hub, with our weights."""
+    checkpoint = make_checkpoint(config)
+    save_quietly(checkpoint, folder / "model.safetensors", "timm")
+    forget(folder / "model.safetensors")
+    cfg = {"input_size": [3, 24, 24], "crop_pct": 1.0, "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
+    (folder / "config.json").write_text(json.dumps({"architecture": "vit", "pretrained_cfg": cfg, **said}))
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gelu": "erf"}, {"model_args": {"num_heads": 4, "depth": 2}}),
+        ({"gelu": "tanh"}, {"model_args": {"num_heads": 4, "act_layer": "gelu_tanh"}}),
+        ({"gelu": "tanh", "pool": "map"}, {"architecture": "vit_base_patch32_siglip_256", "model_args": {"num_heads": 4}}),
+        ({"gelu": "erf", "image_size": (12, 20)}, {"model_args": {"num_heads": 4, "img_size": [12, 20]}}),
+    ],
+)
+def test_what_the_hubs_configuration_says_counts(changes: dict[str, Any], said: dict[str, Any], tmp_path: Path) -> None:
+    config = configs.ViTConfig(**{**cases.SMALL, "num_heads": 4, **changes}, num_classes=3)
+    checkpoint = write_hub_folder(config, tmp_path, **said)
+    again = load_quietly(tmp_path)
+    assert again.model.config == config
+    torch.testing.assert_close(run(again.model), run(checkpoint.model), rtol=0, atol=0)
+
+
+def test_a_mean_that_only_the_configuration_tells(tmp_path: Path) -> None:
+    config = configs.ViTConfig(**cases.SMALL, gelu="erf")
+    write_hub_folder(config, tmp_path, global_pool="avg", model_args={"num_heads": 2, "fc_norm": False})
+    model = load_quietly(tmp_path).model
+    assert (model.config.pool, model.config.norm_after_pool, model.config.has_class_token) == ("mean", False, True)
+
+
+def test_arguments_that_nobody_knows_are_refused(tmp_path: Path) -> None:
+    write_hub_folder(configs.ViTConfig(**cases.SMALL), tmp_path, model_args={"num_heads": 2, "qk_norm": True})
+    with pytest.raises(ValueError, match=r"config\.json builds the model with qk_norm, which is not known here"):
+        load_quietly(tmp_path)

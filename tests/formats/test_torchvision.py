@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, run, save_quietly
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 
@@ -59,7 +59,7 @@ def test_a_strangers_file_computes_the_same(released: bool, tmp_path: Path) -> N
     if released:  # older names of the MLP's two layers
         state = {n.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): v for n, v in state.items()}
     torch.save(state, tmp_path / "vit.pth")
-    with pytest.warns(Notice, match="usual for torchvision: 2 heads .* bilinear, ImageNet's mean and std"):
+    with pytest.warns(VitrineWarning, match="usual for torchvision: 2 heads .* bilinear, ImageNet's mean and std"):
         checkpoint = load_checkpoint(tmp_path / "vit.pth")
     assert checkpoint.preprocessing.interpolation == "bilinear"
     assert checkpoint.model.config.hidden_head

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from vitrine.formats import Checkpoint, load_checkpoint
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
 
 Check = Callable[[str], str | None]
 """From the label of an attempt to what is wrong with its outcome."""

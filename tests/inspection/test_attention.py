@@ -13,9 +13,9 @@ from vitrine.inspection.attention import (
     compute_attention,
     compute_stride,
     count_layers,
-    observe_attention,
     read_query,
     require_numbers,
+    stream_attention,
 )
 from vitrine.models.model import Model
 from vitrine.models.registry import build_model, resolve_config
@@ -50,7 +50,7 @@ def test_maps_are_a_plain_softmax_and_explain_what_comes_out(kind: str) -> None:
     names = [name for name in model.intermediates if name.startswith("blocks")]
     kept = model.encode(images, keep=("embedding", *names)).kept
     found: dict[int, Tensor] = {}
-    observe_attention(model, images, lambda layer, maps: found.update({layer: maps.clone()}))
+    stream_attention(model, images, lambda layer, maps: found.update({layer: maps.clone()}))
     assert list(found) == list(range(3))
     for layer, maps in found.items():
         tokens = kept["embedding"] if layer == 0 else kept[f"blocks.{layer - 1}.output"]
@@ -65,7 +65,7 @@ def test_logits_are_the_same_while_someone_looks(kind: str) -> None:
     images = draw_images(model)
     with torch.no_grad():
         plain = model(images)
-        watched = model.classify(observe_attention(model, images, lambda layer, maps: None))
+        watched = model.classify(stream_attention(model, images, lambda layer, maps: None))
     watched = watched[0] if len(watched) == 1 else torch.stack(watched).mean(dim=0)
     assert torch.equal(watched, plain)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.inspection.networks import NETWORKS, build, draw_images
-from vitrine.inspection.attention import compute_stride, observe_attention
+from vitrine.inspection.attention import compute_stride, stream_attention
 from vitrine.inspection.distance import DistanceMeter, compute_grid_distances, measure_distances
 
 GRID = (3, 6)  # of "oblong", with patches of 8 pixels and a class token
@@ -58,7 +58,7 @@ def test_the_class_token_is_at_no_distance_or_left_out() -> None:
 def test_figures_are_those_of_loops_over_images_heads_and_queries(kind: str) -> None:
     model = build(kind)
     images, maps = draw_images(model, 3), []
-    observe_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
+    stream_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
     rows, columns = model.config.grid
     first, stride = model.config.num_prefix_tokens, compute_stride(model.config)
     found = measure_distances(model, [images[:2], images[2:]])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.inspection.networks import NETWORKS, build, draw_images
-from vitrine.inspection.attention import observe_attention
+from vitrine.inspection.attention import stream_attention
 from vitrine.inspection.config import Fusion, RolloutConfig
 from vitrine.inspection.rollout import Rollout, compute_rollout, mix_heads
 
@@ -55,7 +55,7 @@ def test_shifts_with_the_residual_path_are_binomial() -> None:
 def test_layers_are_multiplied_the_last_first(kind: str) -> None:
     model = build(kind)
     images, maps = draw_images(model), []
-    observe_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
+    stream_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
     expected = np.eye(maps[0].shape[-1])[None]
     for layer in maps:
         step = layer.mean(axis=1) + np.eye(layer.shape[-1])

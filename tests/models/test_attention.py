@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.filling import fill_randomly
 from vitrine.models.attention import FEW_TOKENS, ProbeAttention, SelfAttention, attend_few
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 
 
 @pytest.mark.parametrize("num_tokens", [1, FEW_TOKENS, FEW_TOKENS + 1, 100])
@@ -16,7 +16,7 @@ def test_kept_maps_and_output_follow_the_formula(num_tokens: int) -> None:
     attention = SelfAttention(48, 4).eval()
     fill_randomly(attention)
     x = torch.randn(2, num_tokens, 48)
-    taps = Taps(("attention",), None)
+    taps = IntermediateRecorder(("attention",), None)
     y = attention(x, taps)
     q, k, v = (part.view(2, num_tokens, 4, 12).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
     maps = torch.softmax(q @ k.transpose(-2, -1) / 12**0.5, dim=-1)

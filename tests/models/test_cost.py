@@ -1,4 +1,9 @@
-"""Counts against the released tables, and against torch: its parameters, FLOP counter, saved tensors and allocator."""
+"""Tests of models/cost.py.
+
+Counts against the released tables, and against torch: its parameters, FLOP counter, saved tensors and allocator.
+Sums of counts.
+The ResNet's parameters against a sum written out apart from the code under test.
+"""
 
 from typing import Any
 
@@ -11,8 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.models import attention
-from vitrine.models.config import ModelConfig, ViTConfig
-from vitrine.models.cost import compute_cost
+from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.cost import Part, compute_cost, same_padded
 from vitrine.models.model import Model
 from vitrine.models.registry import MODELS, build_model, resolve_config
 
@@ -275,3 +280,33 @@ def test_training_weights_are_weights_gradients_and_adam() -> None:
 )
 def test_tokens_are_those_of_the_grid(name: str, image_size: int, num_tokens: int) -> None:
     assert compute_cost(name, image_size).num_tokens == num_tokens
+
+
+def test_parts_add_up_but_their_peaks_do_not() -> None:
+    small, large = Part(parameters=1, macs=2, saved=3, saved_weights=4, peak=5, peak_weights=6), Part(peak=9)
+    assert small * 2 + large == Part(parameters=2, macs=4, saved=6, saved_weights=8, peak=9, peak_weights=6)
+
+
+@pytest.mark.parametrize(("size", "kernel", "padded"), [(224, 7, 229), (112, 3, 113), (7, 3, 9), (56, 1, 56)])
+def test_padded_maps_are_tfs(size: int, kernel: int, padded: int) -> None:
+    assert same_padded((size, size), kernel, 2) == padded**2
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if isinstance(resolve_config(name), ResNetConfig)])
+def test_parameters_of_bit_follow_from_depth_and_width(name: str) -> None:
+    config = resolve_config(name)
+    assert isinstance(config, ResNetConfig)
+    assert compute_cost(name).num_parameters == count_bit(config.stages, round(64 * config.width_factor))
+
+
+def count_bit(stages: tuple[int, ...], root: int) -> int:
+    """Written out as a sum over convolutions and norms, apart from the code under test."""
+    total, in_dim = 7 * 7 * 3 * root, root
+    for stage, units in enumerate(stages):
+        mid = root * 2**stage
+        total += in_dim * 4 * mid  # the projection
+        for _ in range(units):
+            total += in_dim * mid + 9 * mid * mid + mid * 4 * mid  # convolutions
+            total += 2 * in_dim + 4 * mid  # norms
+            in_dim = 4 * mid
+    return total + 2 * in_dim + in_dim * 1000 + 1000

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vitrine.data.augment.mixup import Mixing
 from vitrine.data.batch import Batch
-from vitrine.data.mixing import Mixing
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig

@@ -2,11 +2,11 @@
 
 import pytest
 
-from vitrine.data.opening import open_configured
+from vitrine.data.open_data import open_train_data
 from vitrine.models.cost import compute_cost
 from vitrine.recipe import Recipe
 from vitrine.recipes.demo import DEMO, DEMO_TRANSFERS
-from vitrine.recipes.finetune import Transfer
+from vitrine.recipes.finetune import FinetuneTask
 
 COMPARED = ("demo-vit", "demo-resnet", "demo-hybrid")
 # Multiply-accumulates, forwards: two processor cores make 6e9 of so small networks in a second of training.
@@ -14,7 +14,7 @@ MOST_MACS = 9e11
 
 
 def build_transfer() -> Recipe:
-    return DEMO_TRANSFERS["demo-transfer"].build(Transfer("checkpoint", "digits", 100, image_area=64, num_classes=10))
+    return DEMO_TRANSFERS["demo-transfer"].build(FinetuneTask("checkpoint", "digits", 100, image_area=64, num_classes=10))
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -41,7 +41,7 @@ def test_what_is_pretrained_is_what_is_compared_at_a_higher_resolution() -> None
 
 
 def test_ten_digits_of_each_kind() -> None:
-    train, held_out = open_configured(DEMO["demo-vit"]().data)
+    train, held_out = open_train_data(DEMO["demo-vit"]().data)
     assert held_out is None
     assert [train.labels.values.tolist().count(label) for label in range(10)] == [10] * 10
 

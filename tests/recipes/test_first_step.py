@@ -17,14 +17,14 @@ from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.save import save_model
 from vitrine.models.cost import compute_cost
-from vitrine.models.registry import build_empty, build_model
+from vitrine.models.registry import build_meta_model, build_model
 from vitrine.objectives.objective import Objective
 from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.table import RECIPES, TRANSFERS, Transfer
+from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES, Transfer
 from vitrine.run import run
-from vitrine.run.objective import build_objective
-from vitrine.train.metrics_file import read_records
-from vitrine.train.optimizer import build_optimizer, clip_gradients, set_rate
+from vitrine.run.build import build_objective
+from vitrine.training.metrics_log import read_records
+from vitrine.training.optimizer import build_optimizer, clip_gradients, set_lr
 
 CLASSES = ("ant", "bee", "cat")
 NUM_CLASSES = len(CLASSES)
@@ -112,10 +112,10 @@ def test_a_recipe_takes_its_first_step(name: str, images: Path, tmp_path: Path) 
     assert take_first_step(recipe, tmp_path / "run")["loss"] == pytest.approx(compute_first_loss(recipe), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", TRANSFERS)
+@pytest.mark.parametrize("name", FINETUNE_RECIPES)
 def test_a_transfer_takes_its_first_step(name: str, checkpoint: Path, images: Path, tmp_path: Path) -> None:
     transfer = Transfer(str(checkpoint), str(images), num_images=12, image_area=40 * 40, num_classes=NUM_CLASSES)
-    recipe = reduce(TRANSFERS[name].build(transfer), images)
+    recipe = reduce(FINETUNE_RECIPES[name].build(transfer), images)
     loss = take_first_step(recipe, tmp_path / "run")["loss"]
     if recipe.head_init == "zero":
         assert loss == pytest.approx(math.log(NUM_CLASSES), rel=1e-6)
@@ -150,12 +150,12 @@ def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
     assert loss.shape == ()
     assert [key for key, parameter in objective.named_parameters() if parameter.grad is None] == []
     clip_gradients(objective, recipe.optim.max_grad_norm)
-    set_rate(optimizer, recipe.optim.learning_rate)
+    set_lr(optimizer, recipe.optim.learning_rate)
     optimizer.step()
 
 
 def build_without_memory(recipe: Recipe) -> Objective:
     config = recipe.model.resolve(NUM_CLASSES if recipe.objective == "supervised" else 0)
-    start = Checkpoint(build_empty(config), build_inception_preprocessing(config.image_size), None, {})
+    start = Checkpoint(build_meta_model(config), build_inception_preprocessing(config.image_size), None, {})
     with torch.device("meta"):
         return build_objective(recipe, start)

@@ -1,11 +1,19 @@
-"""Every model of table 3 of arXiv:2010.11929, written out here as the table has it, and the compute of table 6."""
+"""Tests of recipes/pretrain.py.
+
+Every model of table 3 of arXiv:2010.11929, written out here as the table has it, and the compute of table 6.
+The baseline's settings as published, and the counts that follow from them.
+BiT's rule against the breakpoints of its released code, and its SGD against the figures of its paper.
+"""
+
+from dataclasses import replace
 
 import pytest
 
 from vitrine.models.cost import compute_cost
-from vitrine.recipes.pretrain import PRETRAINING
-from vitrine.recipes.table import describe
-from vitrine.train.schedule import compute_rate
+from vitrine.recipes.finetune import FinetuneTask, hyperrule
+from vitrine.recipes.pretrain import BIT_PRETRAINING, PRETRAINING, imagenet_vit_s16
+from vitrine.recipes.registry import summarise_recipe
+from vitrine.training.schedule import compute_lr
 
 NUM_IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 
@@ -139,7 +147,7 @@ def test_the_length_in_steps(name: str) -> None:
     source = recipe.data.source
     steps = recipe.compute_total_steps(NUM_IMAGES[source])
     assert steps == pytest.approx(STEPS[source, recipe.epochs], rel=0.005)  # thousands are all that is known
-    final_rate = compute_rate(recipe.optim, steps, steps)
+    final_rate = compute_lr(recipe.optim, steps, steps)
     assert final_rate == pytest.approx(1e-5 if recipe.optim.decay == "linear" else 0, abs=1e-12)
 
 
@@ -153,7 +161,7 @@ def test_compute_is_that_of_table_6(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACCURACIES)
 def test_the_expectation_is_the_paper_s(name: str) -> None:
-    assert ACCURACIES[name] in describe(PRETRAINING[name])[1]
+    assert ACCURACIES[name] in summarise_recipe(PRETRAINING[name])[1]
 
 
 @pytest.mark.parametrize(
@@ -161,3 +169,89 @@ def test_the_expectation_is_the_paper_s(name: str) -> None:
 )
 def test_the_time_is_that_of_table_2(name: str, cost: str) -> None:
     assert f"{cost} TPUv3-core-days (table 2)" in (PRETRAINING[name].__doc__ or "")
+
+
+def test_the_network_has_the_published_parameters() -> None:
+    # The figure known is of the one with a linear head; the hidden layer adds a square matrix and its bias.
+    model = imagenet_vit_s16().model.resolve(1000)
+    linear = replace(imagenet_vit_s16().model, hidden_head=None).resolve(1000)
+    assert compute_cost(linear).num_parameters == 21_974_632
+    assert compute_cost(model).num_parameters == 21_974_632 + 384 * 384 + 384
+
+
+def test_settings_are_those_of_big_vision() -> None:
+    recipe = imagenet_vit_s16()
+    augment, optim = recipe.augment, recipe.optim
+    assert (recipe.loader.batch_size, recipe.epochs, recipe.data.held_out) == (1024, 90, 0.01)
+    assert (augment.crop, augment.crop_area, augment.crop_ratio, augment.flip) == ("inception", (0.05, 1), (3 / 4, 4 / 3), True)
+    assert (augment.rand_augment_ops, augment.rand_augment_magnitude, recipe.mixing.mixup) == (2, 10, 0.2)
+    assert (recipe.supervised.loss, recipe.supervised.label_smoothing) == ("softmax", 0)
+    assert (optim.kind, optim.learning_rate, optim.warmup_steps, optim.decay, optim.max_grad_norm) == (
+        *("adamw", 1e-3, 10_000, "cosine", 1.0),
+    )
+    # A step there takes the schedule times 1e-4 of a weight, of kernels alone; here the rate times the decay.
+    assert optim.learning_rate * optim.weight_decay == 1e-4
+    assert optim.decay_mask == "kernels"
+    assert (recipe.model.pool, recipe.model.position, recipe.evaluation.resize) == ("mean", "sincos-2d", 256)
+
+
+# Images up to and from which the rule changes: steps, warm-up, where the rate falls to a tenth, mixup.
+RULE = {
+    (1, 19_999): (500, 100, (200, 300, 400), 0.0),
+    (20_000, 499_999): (10_000, 500, (3_000, 6_000, 9_000), 0.1),
+    (500_000, 1_281_167): (20_000, 500, (6_000, 12_000, 18_000), 0.1),
+}
+CASES = [(num_images, *row) for bounds, row in RULE.items() for num_images in bounds]
+
+
+def make_transfer(num_images: int = 1000, image_area: int = 500 * 375) -> FinetuneTask:
+    return FinetuneTask("checkpoint", "images", num_images=num_images, image_area=image_area, num_classes=10)
+
+
+@pytest.mark.parametrize(("num_images", "steps", "warmup", "falls", "mixup"), CASES)
+def test_the_schedule_is_that_of_the_released_code(
+    num_images: int, steps: int, warmup: int, falls: tuple[int, ...], mixup: float
+) -> None:
+    recipe = hyperrule(make_transfer(num_images))
+    assert (recipe.total_steps, recipe.mixing.mixup) == (steps, mixup)
+    rates = [compute_lr(recipe.optim, step, steps) for step in range(steps)]
+    assert rates[:warmup] == pytest.approx([0.003 * step / warmup for step in range(warmup)])
+    start = warmup
+    for i, end in enumerate((*falls, steps)):
+        assert rates[start:end] == pytest.approx([0.003 / 10**i] * (end - start))
+        start = end
+
+
+@pytest.mark.parametrize(
+    ("image_area", "resize", "image_size"),
+    [(32 * 32, 160, 128), (96 * 96 - 1, 160, 128), (96 * 96, 448, 384), (500 * 375, 448, 384)],
+)
+def test_the_resolution_follows_from_the_images(image_area: int, resize: int, image_size: int) -> None:
+    recipe = hyperrule(make_transfer(image_area=image_area))
+    assert (recipe.augment.crop, recipe.augment.resize, recipe.model.image_size) == ("random", resize, image_size)
+    assert recipe.augment.flip
+
+
+def test_the_rest_of_the_rule() -> None:
+    recipe = hyperrule(make_transfer())
+    assert (recipe.optim.kind, recipe.optim.momentum, recipe.optim.weight_decay) == ("sgd", 0.9, 0.0)
+    assert recipe.loader.batch_size == 512
+    assert recipe.optim.max_grad_norm is None
+
+
+@pytest.mark.parametrize(("name", "model"), [("jft-r50x1-sgd", "R50x1"), ("jft-r152x2-sgd", "R152x2")])
+def test_sgd_is_that_of_bit(name: str, model: str) -> None:
+    recipe = BIT_PRETRAINING[name]()
+    optim = recipe.optim
+    assert (recipe.model.name, recipe.data.source, recipe.epochs) == (model, "jft", 7)
+    assert (optim.kind, optim.momentum, optim.weight_decay, optim.warmup_steps) == ("sgd", 0.9, 1e-4, 5_000)
+    assert optim.learning_rate == pytest.approx(0.48)  # 0.03 for every 256 of 4096
+    assert recipe.loader.batch_size == 4096
+    assert (optim.decay, optim.max_grad_norm) == ("piecewise", None)
+
+
+def test_both_runs_of_table_7_differ_in_the_optimizer_alone() -> None:
+
+    for name, build in BIT_PRETRAINING.items():
+        adam = PRETRAINING[name.removesuffix("-sgd")]()
+        assert replace(build(), optim=adam.optim) == adam

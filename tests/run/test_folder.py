@@ -1,4 +1,8 @@
-"""The folder of a run under what disks, crashes and people do to it."""
+"""Tests of run/folder.py.
+
+The folder of a run under what disks, crashes and people do to it.
+The summary of a run as it is kept in its folder.
+"""
 
 import errno
 import json
@@ -8,7 +12,7 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +20,16 @@ import pytest
 import torch
 
 from tests.formats import cases
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.config import DataConfig, LoaderConfig
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 from vitrine.recipe import Recipe
 from vitrine.run import folder as module
-from vitrine.run.folder import TRAINING_FILE, RunFolder, Saved, Standing
-from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
-from vitrine.train.state import Tensors
+from vitrine.run.folder import TRAINING_FILE, ResumePoint, RunFolder, RunProgress, RunSummary
+from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+from vitrine.training.state import Tensors
 
 RECIPE = Recipe(data=DataConfig(source="digits"), total_steps=100)
 CONFIG = ViTConfig(width=4, depth=1, num_heads=1, mlp_dim=4, patch_size=4, image_size=(8, 8), num_classes=2)
@@ -52,8 +56,8 @@ def make_training(step: int) -> Tensors:
     }
 
 
-def make_standing(step: int) -> Standing:
-    return Standing(step=step, best=0.625, best_step=step - 1, num_worse=1, seconds=12.5)
+def make_standing(step: int) -> RunProgress:
+    return RunProgress(step=step, best=0.625, best_step=step - 1, num_worse=1, seconds=12.5)
 
 
 def save(folder: RunFolder, checkpoint: Checkpoint, *steps: int, keep_last: int = 2) -> None:
@@ -66,7 +70,7 @@ def list_steps(folder: RunFolder) -> list[str]:
     return [path.name for path in folder.list_checkpoints()]
 
 
-def require_saved(saved: Saved | None, checkpoint: Checkpoint, step: int) -> None:
+def require_saved(saved: ResumePoint | None, checkpoint: Checkpoint, step: int) -> None:
     """All of it is what was saved at the step."""
     assert saved is not None
     assert saved.standing == make_standing(step)
@@ -200,10 +204,10 @@ def test_what_is_saved_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> 
 
 
 def test_an_empty_standing_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> None:
-    folder.save_training(checkpoint, {}, Standing(step=1), 1)
+    folder.save_training(checkpoint, {}, RunProgress(step=1), 1)
     saved = folder.find_last()
     assert saved is not None
-    assert saved.standing == Standing(step=1)
+    assert saved.standing == RunProgress(step=1)
     assert saved.training == {}
 
 
@@ -263,7 +267,8 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(
     save(folder, checkpoint, 5, 10)
     damage(folder.checkpoints / "step-00000010" / name)
     with pytest.warns(
-        Notice, match=r"^Damaged: .*step-00000010 \(.*\); the run goes on from .*step-00000005, the newest that is whole\.$"
+        VitrineWarning,
+        match=r"^Damaged: .*step-00000010 \(.*\); the run goes on from .*step-00000005, the newest that is whole\.$",
     ):
         saved = folder.find_last()
     require_saved(saved, checkpoint, 5)
@@ -298,7 +303,7 @@ def test_whichever_byte_is_flipped_nothing_else_is_loaded(name: str, folder: Run
         require_saved(saved, checkpoint, 5 if is_noticed else 10)
 
 
-def find_quietly(folder: RunFolder) -> tuple[Saved | None, bool]:
+def find_quietly(folder: RunFolder) -> tuple[ResumePoint | None, bool]:
     """The last checkpoint, and whether another one was said to be damaged."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -428,3 +433,42 @@ def test_a_model_to_use_has_the_recipe_beside_it(folder: RunFolder, checkpoint: 
     again = load_checkpoint(folder.model)
     assert all(torch.equal(tensor, checkpoint.model.state_dict()[name]) for name, tensor in again.model.state_dict().items())
     folder.save_model(checkpoint, RECIPE, folder.model)  # again in its place
+
+
+SUMMARY = RunSummary(
+    model="ViT-Ti/16",
+    num_parameters=1,
+    num_train_images=2,
+    seed=0,
+    learning_rate=0.1,
+    total_steps=3,
+    steps=3,
+    is_finished=True,
+    stopped_early=False,
+    interrupted_by=None,
+    watched_on=None,
+    best=None,
+    best_step=None,
+    test_top1=0.5,
+    test_top5=1.0,
+    test_loss=0.7,
+    num_test_images=4,
+    images=6,
+    exaflops=1e-9,
+    device="cpu",
+    device_hours=0.1,
+)
+
+
+def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.summary.write_text(json.dumps(asdict(SUMMARY)))
+    assert folder.read_summary() == SUMMARY
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"unknown": 1}'])
+def test_a_damaged_one_is_named_with_what_to_do(content: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.summary.write_text(content)
+    with pytest.raises(ValueError, match=r"summary\.json cannot be read \(.*remove it, and the run is summed up again\."):
+        folder.read_summary()

@@ -25,25 +25,25 @@ import torch
 from tests.formats import cases
 from tests.ranks import open_meeting
 from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, write_data
-from vitrine.core.notices import Notice
-from vitrine.data.mixing import Mixing
-from vitrine.evaluate.config import EvaluationConfig
+from vitrine.core.console import VitrineWarning
+from vitrine.data.augment.mixup import Mixing
+from vitrine.evaluation.config import EvaluationConfig
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.settings import ModelSettings
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run as module
-from vitrine.run.course import Course
+from vitrine.run.callbacks import Callbacks
 from vitrine.run.folder import RunFolder
 from vitrine.run.run import run_recipe
-from vitrine.train.config import MachineConfig, OptimConfig, SavingConfig
-from vitrine.train.metrics_file import read_records
+from vitrine.training.config import MachineConfig, OptimConfig, SavingConfig
+from vitrine.training.metrics_log import read_records
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = multiprocessing.get_context("forkserver")
 PATIENCE_S = 600.0  # until what hangs is killed; no limit on speed
 HELD_STEP = 5
 # With what runs import on their way: torch._dynamo for the optimizer.
-PRELOADED = ("vitrine.cli", "vitrine.commands.train", "vitrine.data.sources.arrays", "torch._dynamo", "tests.run.test_resume")
+PRELOADED = ("vitrine.cli", "vitrine.commands.train", "vitrine.data.sources.npz", "torch._dynamo", "tests.run.test_resume")
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
 Moment = int | str | float
 """To kill a run: the number of an operation on its files, the name of one of them, or seconds."""
@@ -96,14 +96,14 @@ def count_operations(out: Path, kill_at: int | str | None) -> list[int]:
 
 def hold_for_signal() -> None:
     """In a child: the run waits in a step until the signal is there, however late it comes."""
-    ask = Course.is_due
+    ask = Callbacks.is_due
 
-    def ask_signalled(course: Course, step: int) -> bool:
+    def ask_signalled(course: Callbacks, step: int) -> bool:
         while step == HELD_STEP and not course.stop.is_wanted:
             time.sleep(0.002)
         return ask(course, step)
 
-    Course.is_due = ask_signalled
+    Callbacks.is_due = ask_signalled
 
 
 def command(arguments: Sequence[str], errors: Path, environment: dict[str, str] | None = None, is_held: bool = False) -> None:
@@ -417,7 +417,7 @@ def test_with_a_damaged_last_checkpoint_it_goes_on_from_the_one_before(
     content[-3] ^= 0x40
     damaged.write_bytes(content if is_flipped else content[: len(content) // 2])
     with pytest.warns(
-        Notice, match=r"^Damaged: .*step-00000007 .*; the run goes on from .*step-00000006, the newest that is whole\.$"
+        VitrineWarning, match=r"^Damaged: .*step-00000007 .*; the run goes on from .*step-00000006, the newest that is whole\.$"
     ):
         assert run_recipe(recipe, tmp_path / "run").is_finished
     require_same_run(tmp_path / "run", whole)

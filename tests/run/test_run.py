@@ -1,4 +1,8 @@
-"""Whole runs of a second each: against a loop written out here, and what their folders say against what is in them."""
+"""Tests of run/run.py.
+
+Whole runs of a second each: against a loop written out here, and what their folders say against what is in them.
+What is measured in the course of a run, against the same measured by hand on the model that was saved.
+"""
 
 import json
 import math
@@ -18,13 +22,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.formats import cases
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.core.runtime import Runtime
+from vitrine.data.augment.mixup import Mixing
+from vitrine.data.augment.transforms import TrainTransform
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
 from vitrine.data.loader import Loader
-from vitrine.data.mixing import Mixing
-from vitrine.data.transforms import Augmentation
-from vitrine.evaluate.config import EvaluationConfig
+from vitrine.evaluation.config import EvaluationConfig
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ViTConfig
@@ -32,15 +36,14 @@ from vitrine.models.settings import ModelSettings
 from vitrine.objectives.supervised import Supervised
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run as module
-from vitrine.run.course import Course
-from vitrine.run.data import open_run_data
+from vitrine.run.build import build_initial_model, open_run_data
+from vitrine.run.callbacks import Callbacks
 from vitrine.run.folder import RunFolder
-from vitrine.run.run import require_divisible, run_recipe
-from vitrine.run.start import build_start
-from vitrine.train.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
-from vitrine.train.loop import TrainState
-from vitrine.train.metrics import Record
-from vitrine.train.metrics_file import read_records
+from vitrine.run.run import Run, require_divisible, run_recipe
+from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
+from vitrine.training.loop import Metrics
+from vitrine.training.metrics_log import read_records
+from vitrine.training.state import TrainState
 
 COUNTS = {"train": 75, "val": 23, "test": 21}
 TOTAL_STEPS, BATCH_SIZE, WARMUP_STEPS, RATE = 12, 16, 2, 1e-2
@@ -98,22 +101,22 @@ def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's signal comes to this process in the course of the step."""
-    ask = Course.is_due
+    ask = Callbacks.is_due
 
-    def ask_signalled(course: Course, now: int) -> bool:
+    def ask_signalled(course: Callbacks, now: int) -> bool:
         if now == step:
             signal.raise_signal(number)
         return ask(course, now)
 
-    act = Course.act
+    act = Callbacks.act
 
-    def act_signalled(course: Course, state: TrainState, record: Record) -> None:
+    def act_signalled(course: Callbacks, state: TrainState, record: Metrics) -> None:
         if state.step == step == course.total_steps:  # of the last step it is not asked what is due
             signal.raise_signal(number)
         act(course, state, record)
 
-    monkeypatch.setattr(Course, "is_due", ask_signalled)
-    monkeypatch.setattr(Course, "act", act_signalled)
+    monkeypatch.setattr(Callbacks, "is_due", ask_signalled)
+    monkeypatch.setattr(Callbacks, "act", act_signalled)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -232,10 +235,10 @@ def test_a_run_is_the_loop_that_everybody_would_write(source: str, tmp_path: Pat
     recipe = make_recipe(source, model={"dropout_rate": 0.0}, optim={"weight_decay": 0.0})
     run_recipe(recipe, tmp_path / "run")
 
-    start = build_start(recipe, ("0", "1", "2", "3"))
+    start = build_initial_model(recipe, ("0", "1", "2", "3"))
     model = start.model.train()
     train = open_run_data(recipe).train
-    batches = Loader(train, Augmentation(recipe.augment, start.preprocessing), recipe.loader, seed=recipe.seed).read()
+    batches = Loader(train, TrainTransform(recipe.augment, start.preprocessing), recipe.loader, seed=recipe.seed).read()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     losses = []
     for step in range(TOTAL_STEPS):
@@ -413,12 +416,12 @@ def test_a_full_disk_leaves_what_was_saved(source: str, tmp_path: Path, monkeypa
         synced(descriptor)
 
     monkeypatch.setattr(os, "fsync", fill)
-    interrupt = Course.is_due
-    monkeypatch.setattr(Course, "is_due", lambda course, step: (step == 8 and is_full.set()) or interrupt(course, step))
+    interrupt = Callbacks.is_due
+    monkeypatch.setattr(Callbacks, "is_due", lambda course, step: (step == 8 and is_full.set()) or interrupt(course, step))
     with pytest.raises(OSError, match=r"^(?!\[Errno).*step-00000008.*disk is full: make room"):
         run_recipe(recipe, tmp_path / "run")
     is_full.clear()
-    monkeypatch.setattr(Course, "is_due", interrupt)
+    monkeypatch.setattr(Callbacks, "is_due", interrupt)
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-00000004"]
     assert run_recipe(recipe, tmp_path / "run").is_finished
     assert are_equal(read_weights(tmp_path / "run" / "model"), read_weights(tmp_path / "whole" / "model"))
@@ -462,21 +465,21 @@ def test_images_that_cannot_be_read_are_an_error_or_skipped(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"b/3\.png"):
         run_recipe(recipe, tmp_path / "run")
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", Notice)
+        warnings.simplefilter("always", VitrineWarning)
         assert run_recipe(with_changes(recipe, data={"bad_images": "skip"}), tmp_path / "other").is_finished
     assert any("b/3.png" in str(each.message) for each in said)
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "parts", "mixed", "unit"), [(3, 1, False, 3), (2, 16, False, 32), (2, 8, True, 32), (5, 2, False, 10)]
+    ("world_size", "parts", "mixed", "unit"), [(3, 1, False, 3), (2, 16, False, 32), (2, 8, True, 32), (5, 2, False, 10)]
 )
-def test_a_batch_has_to_be_divisible_among_all(num_ranks: int, parts: int, mixed: bool, unit: int, source: str) -> None:
+def test_a_batch_has_to_be_divisible_among_all(world_size: int, parts: int, mixed: bool, unit: int, source: str) -> None:
     recipe = make_recipe(
         source, machine=MachineConfig(accumulation_steps=parts), mixing=Mixing(mixup=0.5) if mixed else Mixing()
     )
-    with pytest.raises(ValueError, match=rf"^loader.batch_size=16 must be a multiple of {unit}: {num_ranks} processes"):
-        require_divisible(recipe, Runtime(torch.device("cpu"), 0, num_ranks))
-    require_divisible(with_changes(recipe, loader={"batch_size": 2 * unit}), Runtime(torch.device("cpu"), 0, num_ranks))
+    with pytest.raises(ValueError, match=rf"^loader.batch_size=16 must be a multiple of {unit}: {world_size} processes"):
+        require_divisible(recipe, Runtime(torch.device("cpu"), 0, world_size))
+    require_divisible(with_changes(recipe, loader={"batch_size": 2 * unit}), Runtime(torch.device("cpu"), 0, world_size))
 
 
 def test_small_last_batches_are_for_one_process(source: str) -> None:
@@ -484,3 +487,52 @@ def test_small_last_batches_are_for_one_process(source: str) -> None:
     with pytest.raises(ValueError, match=r"take wrap or drop with torchrun"):
         require_divisible(recipe, Runtime(torch.device("cpu"), 0, 2))
     require_divisible(recipe, Runtime(torch.device("cpu")))
+
+
+ALONE = Runtime(torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def source_measuring(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_data(tmp_path_factory.mktemp("data") / "shades.npz")
+
+
+def build_run(source_measuring: str, tmp_path: Path, **changes: object) -> Run:
+    with torch.random.fork_rng():
+        run = Run(make_recipe(source_measuring, **changes), RunFolder(tmp_path / "run"), ALONE)
+        torch.manual_seed(0)
+        torch.nn.init.normal_(run.state.objective.encoder.head.weight)
+    return run
+
+
+def test_watching_gives_the_figures_of_the_watched_images_without_dropout(source_measuring: str, tmp_path: Path) -> None:
+    run = build_run(source_measuring, tmp_path)
+    score, record = run.measurer.watch(run.state)
+    images, labels = read_split(source_measuring, "val")
+    encoder = run.state.objective.encoder.eval()
+    with torch.no_grad():
+        logits = encoder(images)
+    assert score == pytest.approx((logits.argmax(dim=1) == labels).double().mean().item())
+    loss = pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert record == {"val_top1": score, "val_top5": 1.0, "val_loss": loss}
+
+
+def test_the_averaged_weights_are_measured_and_then_put_back(source_measuring: str, tmp_path: Path) -> None:
+    run = build_run(source_measuring, tmp_path, polyak_factor=0.5)
+    assert run.state.average is not None
+    head = run.state.objective.encoder.head
+    with torch.no_grad():
+        run.state.average.values["encoder.head.weight"].zero_()
+        run.state.average.values["encoder.head.bias"].copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
+    before = head.weight.clone()
+    score, _ = run.measurer.watch(run.state)
+    _, labels = read_split(source_measuring, "val")
+    assert score == pytest.approx((labels == 0).double().mean().item())
+    assert torch.equal(head.weight, before)
+    assert run.state.objective.training
+
+
+def test_few_shot_accuracy_is_measured_where_it_is_wanted(source_measuring: str, tmp_path: Path) -> None:
+    run = build_run(source_measuring, tmp_path, evaluation={"few_shot": 3})
+    _, record = run.measurer.watch(run.state)
+    assert 0.5 < record["few_shot_3"] <= 1  # brightness tells the classes apart, and random features keep it

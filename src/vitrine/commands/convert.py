@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
+from vitrine.commands.options import CheckpointOptions
 from vitrine.core.console import print_table
 from vitrine.core.files import require_folder_of, write_json
 from vitrine.formats.config import FormatName
@@ -63,7 +63,7 @@ def convert(
     facts, size, names = read.facts, read.size, read.names
     check_places(out, images, json)
 
-    from vitrine.core.device import require_device
+    from vitrine.core.runtime import require_device
     from vitrine.formats.load import load_checkpoint
     from vitrine.formats.save import require_path, save_checkpoint
 
@@ -73,7 +73,7 @@ def convert(
     checkpoint = checkpoint if names is None else replace(checkpoint, class_names=names)
     shown = read_images(checkpoint, images, seed) if verify else None  # a bad image is found before anything is written
     save_checkpoint(checkpoint, out, format)
-    print(f"{out}: {describe(checkpoint)}, {format}")
+    print(f"{out}: {describe_checkpoint(checkpoint)}, {format}")
     if shown is not None:
         report(checkpoint, out, shown, device, json)
 
@@ -87,7 +87,7 @@ def check_places(out: Path, images: tuple[Path, ...], json: Path | None) -> None
             raise FileNotFoundError(f"--images {path} is no file: give the files of images to verify with.")
 
 
-def describe(checkpoint: "Checkpoint") -> str:
+def describe_checkpoint(checkpoint: "Checkpoint") -> str:
     config = checkpoint.model.config
     num_parameters = sum(parameter.numel() for parameter in checkpoint.model.parameters())
     height, width = config.image_size

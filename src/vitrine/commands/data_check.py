@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
-from vitrine.core.console import print_table
-from vitrine.core.files import require_file_place, write_json
-from vitrine.core.sentences import list_names
-from vitrine.data.name_list import write_names
-from vitrine.evaluate.config import ReadingConfig
+from vitrine.commands.options import CheckpointOptions
+from vitrine.core.console import join_names, print_table
+from vitrine.core.files import check_output_file, write_json
+from vitrine.data.subsets import write_exclude_list
+from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.data.check import Check, Finding
+    from vitrine.data.quality.check import DataCheck, Issue
 
 MOST_NAMED, MOST_COPIES = 3, 6  # findings of a kind, and images of one, in the terminal
 
@@ -29,7 +28,7 @@ def data_check(
     no_cache: bool = False,
     device: str | None = None,
     *,
-    reading: Annotated[ReadingConfig, arg(name="")],
+    reading: Annotated[InferenceConfig, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
     """Files that cannot be read, copies, images in train and test or under two labels, balance and sizes.
@@ -49,8 +48,8 @@ def data_check(
     require_places(page, leave_out, json)
 
     from vitrine.core.runtime import start_runtime
-    from vitrine.data.check import check_data
-    from vitrine.data.opening import find_data
+    from vitrine.data.open_data import find_data
+    from vitrine.data.quality.check import check_data
 
     found = find_data(data)
     loaded = None if model is None else checkpoint.load(model)
@@ -59,8 +58,8 @@ def data_check(
         if not runtime.is_main:
             return
         if loaded is not None:
-            from vitrine.evaluate.feature_cache import open_feature_cache
-            from vitrine.evaluate.label_suspects import doubt_labels
+            from vitrine.evaluation.features import open_feature_cache
+            from vitrine.evaluation.label_issues import doubt_labels
 
             doubt_labels(check, loaded, reading, runtime.device, None if no_cache else open_feature_cache())
     print_check(check)
@@ -73,13 +72,13 @@ def require_places(*paths: Path | None) -> None:
     """Where files are to be written at the end, each another one."""
     given = [path for path in paths if path is not None]
     for path in given:
-        require_file_place(path)
+        check_output_file(path)
     if len({path.resolve() for path in given}) < len(given):
-        names = list_names([str(path) for path in given])
+        names = join_names([str(path) for path in given])
         raise ValueError(f"{names} are to be written, and some of them are the same file: give each its own.")
 
 
-def print_check(check: "Check") -> None:
+def print_check(check: "DataCheck") -> None:
     """Splits and sizes, then what was found, a line for each kind with the first of them."""
     rows = [(split or "all", *describe_split(check, split)) for split in check.sources]
     print_table(("split", "images", "classes", "smallest class", "largest class", "short side: least, median, most"), rows)
@@ -97,11 +96,11 @@ def print_check(check: "Check") -> None:
             print_line(name_images(check, finding), finding.detail)
 
 
-def judge(finding: "Finding") -> str:
+def judge(finding: "Issue") -> str:
     return "wrong" if finding.is_wrong else "worth a look"
 
 
-def name_images(check: "Check", finding: "Finding") -> str:
+def name_images(check: "DataCheck", finding: "Issue") -> str:
     if finding.kind == "unreadable":
         return ""  # which says it itself
     names = [check.name(place) for place in finding.places]
@@ -116,7 +115,7 @@ def print_line(names: str, detail: str) -> None:
     print(f"  {shown}")
 
 
-def describe_split(check: "Check", split: str | None) -> tuple[str, ...]:
+def describe_split(check: "DataCheck", split: str | None) -> tuple[str, ...]:
     source, sizes = check.sources[split], check.surveys[split].sizes
     counts = check.count_classes()[split]
     extremes = ("", "")
@@ -128,9 +127,8 @@ def describe_split(check: "Check", split: str | None) -> tuple[str, ...]:
     return f"{len(source):,}", f"{len(source.class_names):,}", *extremes, measured
 
 
-def write_files(check: "Check", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
-    from vitrine.data.check import list_to_leave_out
-    from vitrine.data.check_page import write_check
+def write_files(check: "DataCheck", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
+    from vitrine.data.quality.check import list_to_leave_out, write_check
 
     if json is not None:
         write_json(json, describe_check(check, data))
@@ -139,11 +137,11 @@ def write_files(check: "Check", data: str, page: Path | None, leave_out: Path | 
         print(f"\nThe page is {page}.")
     if leave_out is not None:
         names = list_to_leave_out(check)
-        write_names(leave_out, names, f"Better left out of training on {data}.")
+        write_exclude_list(leave_out, names, f"Better left out of training on {data}.")
         print(f"\n{len(names):,} of the images to train on are better left out: --data.exclude {leave_out}")
 
 
-def describe_check(check: "Check", data: str) -> dict[str, Any]:
+def describe_check(check: "DataCheck", data: str) -> dict[str, Any]:
     findings = [
         {
             "kind": finding.kind,

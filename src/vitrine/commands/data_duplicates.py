@@ -8,10 +8,10 @@ from tyro.conf import Positional, arg
 from vitrine.commands.data_check import print_line, require_places
 from vitrine.core.console import print_table
 from vitrine.core.files import write_json
-from vitrine.data.name_list import write_names
+from vitrine.data.subsets import write_exclude_list
 
 if TYPE_CHECKING:
-    from vitrine.data.duplicates import Pairs
+    from vitrine.data.quality.duplicates import DuplicatePairs
     from vitrine.data.source import Source
 
 MOST_NAMED = 5
@@ -41,20 +41,20 @@ def data_duplicates(
     require_places(out, json)
 
     from vitrine.core.runtime import start_runtime
-    from vitrine.data.duplicates import find_across
-    from vitrine.data.opening import find_data, open_test
-    from vitrine.data.survey import survey_source
+    from vitrine.data.open_data import find_data, open_test
+    from vitrine.data.quality.duplicates import find_duplicates_between
+    from vitrine.data.quality.image_stats import compute_image_stats
 
     found = find_data(pretrain)
     sources = found.open_train() if split is None else found.open(split), open_test(test, test_split)
     with start_runtime("cpu") as runtime:
         surveys = [
-            survey_source(source, f"looking at {name}", runtime, show_progress=runtime.is_main)
+            compute_image_stats(source, f"looking at {name}", runtime, show_progress=runtime.is_main)
             for source, name in zip(sources, (pretrain, test), strict=True)
         ]
         if not runtime.is_main:
             return
-    pairs = find_across(surveys[0], sources[0], surveys[1], sources[1], show_progress=True)
+    pairs = find_duplicates_between(surveys[0], sources[0], surveys[1], sources[1], show_progress=True)
     print_pairs(pairs, sources)
     for survey, name in zip(surveys, (pretrain, test), strict=True):
         if survey.unreadable:
@@ -63,13 +63,13 @@ def data_duplicates(
             )
     names = [sources[0].name(number) for number in dict.fromkeys(pairs.numbers[:, 0].tolist())]
     if out is not None:
-        write_names(out, names, f"Images of {pretrain} that are in {test}.")
+        write_exclude_list(out, names, f"Images of {pretrain} that are in {test}.")
         print(f"{len(names):,} images are better left out: --data.exclude {out}")
     if json is not None:
         write_json(json, {"pretrain": pretrain, "test": test, "pairs": describe_pairs(pairs, sources)})
 
 
-def print_pairs(pairs: "Pairs", sources: "tuple[Source, Source]") -> None:
+def print_pairs(pairs: "DuplicatePairs", sources: "tuple[Source, Source]") -> None:
     num_exact = int(pairs.is_exact.sum())
     columns = ("", "images", "the same bytes", "the same picture", "in all")
     counts = [len(set(pairs.numbers[:, side].tolist())) for side in (0, 1)]
@@ -84,7 +84,7 @@ def print_pairs(pairs: "Pairs", sources: "tuple[Source, Source]") -> None:
         print(f"  .. and {len(pairs) - MOST_NAMED:,} more pairs")
 
 
-def describe_pairs(pairs: "Pairs", sources: "tuple[Source, Source]") -> list[dict[str, Any]]:
+def describe_pairs(pairs: "DuplicatePairs", sources: "tuple[Source, Source]") -> list[dict[str, Any]]:
     return [
         {"image": sources[0].name(first), "test_image": sources[1].name(second), "likeness": likeness, "same_bytes": is_exact}
         for (first, second), likeness, is_exact in zip(

@@ -45,14 +45,14 @@ def data_pack(
     if json is not None and json.is_dir():
         raise IsADirectoryError(f"--json {json} is a folder: give the name of a file in it.")
 
-    from vitrine.data.opening import find_data
+    from vitrine.data.open_data import find_data
     from vitrine.data.pack import pack
 
     found = find_data(data)
     packed = pack(found, out, size, splits=splits, num_channels=channels, bad_images=bad_images, show_progress=True)
     print_table(("split", "images", "skipped", "size", "images per second"), map(format_row, packed))
     if json is not None:
-        write_json(json, {"data": data, "out": str(out), "size": size, "splits": [describe(part) for part in packed]})
+        write_json(json, {"data": data, "out": str(out), "size": size, "splits": [pack_to_json(part) for part in packed]})
 
 
 def format_row(part: "PackedSplit") -> list[str]:
@@ -61,7 +61,7 @@ def format_row(part: "PackedSplit") -> list[str]:
     return [part.split or "all", f"{num_images:,}", str(part.num_skipped), format_bytes(part.num_bytes), speed]
 
 
-def describe(part: "PackedSplit") -> dict[str, Any]:
+def pack_to_json(part: "PackedSplit") -> dict[str, Any]:
     return {
         "split": part.split,
         "num_images": len(part.sizes),

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrine.commands.training import stop_here
+from vitrine.commands.train import stop_here
 from vitrine.core.console import print_table
-from vitrine.core.files import require_file_place, write_json
+from vitrine.core.files import check_output_file, write_json
 from vitrine.demo.config import DIGITS, DemoConfig
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def demo(
     """
     config = DemoConfig(out=out, data=data, model=model, seed=seed, device=device)
     if json is not None:
-        require_file_place(json)
+        check_output_file(json)
     try:
         run(config, json)
     except KeyboardInterrupt:
@@ -46,13 +46,13 @@ def run(config: DemoConfig, json: Path | None) -> None:
     from vitrine.core.runtime import choose_device
     from vitrine.demo.plan import plan_story
     from vitrine.demo.report import COLUMNS, format_rows, list_results, write_report
-    from vitrine.demo.story import Interrupted, tell_story
+    from vitrine.demo.steps import Interrupted, run_demo
 
     choose_device(config.device)
     plan = plan_story(config)
     announce(plan)
     try:
-        results = tell_story(plan)
+        results = run_demo(plan)
     except Interrupted as error:
         stop_here(error.summary.interrupted_by, error.summary)
         raise

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
-from vitrine.commands.figures import format_estimate
+from vitrine.commands.options import CheckpointOptions, format_estimate
 from vitrine.core.console import print_table
-from vitrine.core.files import make_folder, require_file_place, write_json
-from vitrine.evaluate.config import ReadingConfig
+from vitrine.core.files import check_output_file, make_folder, write_json
+from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.evaluate.judging import Difference
-    from vitrine.evaluate.report import ClassReport, Report
-    from vitrine.evaluate.uncertainty import Paired
+    from vitrine.evaluation.classification_report import ClassificationReport, ClassReport, Difference
+    from vitrine.evaluation.intervals import Paired
 
 NUM_CLASSES_SHOWN = 10
 NUM_DIFFERENCES_SHOWN = 10
@@ -32,7 +30,7 @@ def evaluate(
     json: Path | None = None,
     device: str | None = None,
     *,
-    reading: Annotated[ReadingConfig, arg(name="")],
+    reading: Annotated[InferenceConfig, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
     """Top-1, top-5, loss and calibration of a classifier, each with a 95 % interval, and the classes that it knows worst.
@@ -51,25 +49,30 @@ def evaluate(
         device: Where to compute, as cuda; a GPU where there is one, if you do not say.
     """
     if json is not None:
-        require_file_place(json)
+        check_output_file(json)
     if out is not None:
         make_folder(out)
 
     from vitrine.core.runtime import choose_device
-    from vitrine.data.opening import open_test
-    from vitrine.evaluate.judging import compare, judge, write_differences, write_findings
+    from vitrine.data.open_data import open_test
+    from vitrine.evaluation.classification_report import (
+        compare_classifiers,
+        evaluate_classifier,
+        write_differences,
+        write_findings,
+    )
 
     source, chosen = open_test(data, split), choose_device(device)
     loaded = checkpoint.load(model)
     other = None if against is None else checkpoint.load(against)  # before the work, which a mistake in it would cost
-    first = judge(loaded, source, reading, chosen, mapping)
+    first = evaluate_classifier(loaded, source, reading, chosen, mapping)
     print_report(first.report)
     results: dict[str, Any] = {"model": model, "data": data, "split": split, **asdict(first.report)}
     if out is not None:
         print(f"\nIn {out}: {', '.join(write_findings(first, out)) or 'nothing, for there is no mistake'}.")
     if other is not None:
-        second = judge(other, source, reading, chosen, mapping)
-        paired, differences = compare(first, second)
+        second = evaluate_classifier(other, source, reading, chosen, mapping)
+        paired, differences = compare_classifiers(first, second)
         print(f"\n{against}:\n")
         print_report(second.report)
         print_comparison(paired, differences)
@@ -81,7 +84,7 @@ def evaluate(
         write_json(json, results)
 
 
-def print_report(report: "Report") -> None:
+def print_report(report: "ClassificationReport") -> None:
     rows = [("top-1", *format_estimate(report.top1, "%")), ("top-5", *format_estimate(report.top5, "%"))]
     if report.loss is not None:
         rows.append(("loss", *format_estimate(report.loss)))

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
-from vitrine.core.files import require_file_place, whole_file
-from vitrine.data.kind import normalise_split
-from vitrine.evaluate.config import ReadingConfig
+from vitrine.commands.options import CheckpointOptions
+from vitrine.core.files import atomic_file, check_output_file
+from vitrine.data.dataset_format import normalise_split
+from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.data.opening import Data
+    from vitrine.data.open_data import DatasetHandle
     from vitrine.data.source import Source
 
 
@@ -23,7 +23,7 @@ def features(
     no_cache: bool = False,
     device: str | None = None,
     *,
-    reading: Annotated[ReadingConfig, arg(name="")],
+    reading: Annotated[InferenceConfig, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
     """The features that a model's head reads, of every image, as .npz.
@@ -41,14 +41,14 @@ def features(
     """
     if out.suffix != ".npz":
         raise ValueError(f"--out {out} must end with .npz, the only form that is written: rename it.")
-    require_file_place(out)
+    check_output_file(out)
 
     import numpy as np
 
     from vitrine.core.runtime import choose_device
-    from vitrine.data.opening import find_data
-    from vitrine.evaluate.feature_cache import open_feature_cache
-    from vitrine.evaluate.measuring import featurise_images
+    from vitrine.data.open_data import find_data
+    from vitrine.evaluation.features import open_feature_cache
+    from vitrine.evaluation.predictor import featurise_images
 
     found, chosen = find_data(data), choose_device(device)
     cache = None if no_cache else open_feature_cache()
@@ -66,12 +66,12 @@ def features(
         del arrays["splits"]
     class_names = next(iter(sources.values())).class_names
     arrays["class_names"] = np.array(class_names, dtype=str)
-    with whole_file(out) as partial, partial.open("wb") as file:
+    with atomic_file(out) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
     print(f"{out}: {arrays['features'].shape[0]:,} images, {arrays['features'].shape[1]} features")
 
 
-def open_splits(data: "Data", split: str | None) -> "dict[str, Source]":
+def open_splits(data: "DatasetHandle", split: str | None) -> "dict[str, Source]":
     """The one that was named, or all; what is not divided has an empty name."""
     if not data.splits:
         return {"": data.open(split)}

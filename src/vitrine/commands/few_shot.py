@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
-from vitrine.commands.feature_options import FeatureOptions
-from vitrine.commands.figures import format_share
-from vitrine.core.console import print_table
-from vitrine.core.files import require_file_place, write_json
-from vitrine.core.notices import notice
-from vitrine.evaluate.config import L2
+from vitrine.commands.options import CheckpointOptions, FeatureOptions, format_percent
+from vitrine.core.console import print_table, warn_user
+from vitrine.core.files import check_output_file, write_json
+from vitrine.evaluation.config import L2
 
 if TYPE_CHECKING:
-    from vitrine.evaluate.features import Split
-    from vitrine.evaluate.few_shot import FewShot
+    from vitrine.evaluation.features import FeatureSplit
+    from vitrine.evaluation.few_shot import FewShot
 
 
 def few_shot(
@@ -46,7 +43,7 @@ def few_shot(
         json: Write all figures to this file.
     """
     if json is not None:
-        require_file_place(json)
+        check_output_file(json)
     if not data:
         raise ValueError("vitrine few-shot MODEL DATA: no DATA was given, and one or more were needed.")
     if mean_rank and l2 != L2:
@@ -57,13 +54,13 @@ def few_shot(
         raise ValueError(f"--l2 {l2:g} must be a finite number above 0, as 1024.")
     counts = [parse_shots(text) for text in shots]
 
-    from vitrine.evaluate.few_shot import require_seeds
+    from vitrine.evaluation.few_shot import require_seeds
 
     require_seeds(seeds)
     loaded = checkpoint.load(model)
     splits = {name: features.compute(loaded, name) for name in data}
     results = [
-        describe(name, len(splits[name].test), found)
+        few_shot_to_json(name, len(splits[name].test), found)
         for count in counts
         for name, found in measure(splits, count, seeds, l2, mean_rank).items()
     ]
@@ -84,9 +81,9 @@ def parse_shots(text: str) -> int | None:
 
 
 def measure(
-    splits: "dict[str, Split]", shots: int | None, seeds: Sequence[int], l2: float, mean_rank: bool
+    splits: "dict[str, FeatureSplit]", shots: int | None, seeds: Sequence[int], l2: float, mean_rank: bool
 ) -> "dict[str, FewShot]":
-    from vitrine.evaluate.few_shot import L2_GRID, choose_by_mean_rank, sweep_few_shot
+    from vitrine.evaluation.few_shot import L2_GRID, choose_by_mean_rank, sweep_few_shot
 
     possible = {name: split for name, split in splits.items() if has_enough(name, split, shots)}
     grid = L2_GRID if mean_rank else (l2,)
@@ -95,18 +92,18 @@ def measure(
     return {name: sweep[place] for name, sweep in sweeps.items()}
 
 
-def has_enough(name: str, split: "Split", shots: int | None) -> bool:
+def has_enough(name: str, split: "FeatureSplit", shots: int | None) -> bool:
     largest = int(split.train.labels.bincount().max())
     if shots is not None and shots > largest:
-        notice(f"{name} has at most {largest} training images of a class: {shots} shots are left out.")
+        warn_user(f"{name} has at most {largest} training images of a class: {shots} shots are left out.")
         return False
     return True
 
 
-def describe(data: str, num_test_images: int, found: "FewShot") -> dict[str, Any]:
-    from vitrine.evaluate.uncertainty import estimate_share
+def few_shot_to_json(data: str, num_test_images: int, found: "FewShot") -> dict[str, Any]:
+    from vitrine.evaluation.intervals import wilson_interval
 
-    interval = estimate_share(found.mean, num_test_images)
+    interval = wilson_interval(found.mean, num_test_images)
     return {"data": data, "num_test_images": num_test_images, **asdict(found), "low": interval.low, "high": interval.high}
 
 
@@ -119,5 +116,5 @@ def format_row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['l2']:g}",
         f"{100 * result['mean']:.2f}{spread} %",
         f"{100 * result['low']:.2f} .. {100 * result['high']:.2f} %",
-        ", ".join(map(format_share, result["accuracies"])),
+        ", ".join(map(format_percent, result["accuracies"])),
     )

@@ -6,14 +6,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from vitrine.commands.training import Options, run_training
+from vitrine.commands.train import Options, run_training
 from vitrine.core.arguments import parse_known_options, parse_options
 from vitrine.data.config import BadImages, DataConfig
 from vitrine.recipe import Recipe, with_changes
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
-    from vitrine.recipes.finetune import Transfer
+    from vitrine.recipes.finetune import FinetuneTask
 
 USAGE = """usage: vitrine finetune MODEL DATA [--recipe NAME] [--out DIR] [--field.name VALUE ...]
        vitrine finetune MODEL DATA --help    the fields of the recipe and their values
@@ -35,9 +35,9 @@ def finetune(arguments: list[str]) -> None:
     model, data, *rest = arguments
     name, rest = take_recipe(rest)
 
-    from vitrine.recipes.table import find_transfer
+    from vitrine.recipes.registry import find_finetune_recipe
 
-    transfer = find_transfer(name)
+    transfer = find_finetune_recipe(name)
     if (Path(data) / "config.json").is_file():
         raise ValueError(f"{data} is a checkpoint, and MODEL comes before DATA: vitrine finetune {data} {model} ..")
     found = describe_transfer(model, read_data_options(data, rest))
@@ -50,7 +50,7 @@ def finetune(arguments: list[str]) -> None:
 
 def keep_some_out(recipe: Recipe, num_images: int) -> Recipe:
     """Of data that is not divided, a tenth to measure on: whoever brings a folder of photos wants to know how good it is."""
-    from vitrine.data.opening import find_data
+    from vitrine.data.open_data import find_data
 
     if find_data(recipe.data.source).splits or num_images < LEAST_IMAGES:
         return recipe
@@ -90,16 +90,16 @@ def take_recipe(arguments: list[str]) -> tuple[str, list[str]]:
     return "folder", arguments
 
 
-def describe_transfer(model: str, config: DataConfig) -> "Transfer":
+def describe_transfer(model: str, config: DataConfig) -> "FinetuneTask":
     """What a rule may ask of the data, which is opened for it."""
-    from vitrine.data.opening import open_configured
-    from vitrine.recipes.finetune import Transfer
+    from vitrine.data.open_data import open_train_data
+    from vitrine.recipes.finetune import FinetuneTask
 
-    train, _ = open_configured(replace(config, in_memory=False))
+    train, _ = open_train_data(replace(config, in_memory=False))
     step = max(1, len(train) // NUM_MEASURED)
     places = range(0, len(train), step)
     areas = [area for area in (measure_area(train, place, config.bad_images) for place in places) if area is not None]
-    return Transfer(
+    return FinetuneTask(
         checkpoint=model,
         source=config.source,
         num_images=len(train),

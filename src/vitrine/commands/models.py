@@ -47,7 +47,7 @@ def models(
     if json is not None:
         run = {"images": images, "epochs": epochs} if images > 0 else {}
         settings = {"image_size": size, "num_classes": num_classes, **run}
-        write_json(json, [describe(name, cost, settings) for name, cost in costs.items()])
+        write_json(json, [cost_to_json(name, cost, settings) for name, cost in costs.items()])
 
 
 def check_run(images: float, epochs: float) -> None:
@@ -67,7 +67,7 @@ def format_row(name: str, cost: Cost) -> list[str]:
     return [name, f"{cost.num_parameters:,}", str(cost.num_tokens), format_figure(cost.macs / 1e9), *map(format_bytes, sizes)]
 
 
-def describe(name: str, cost: Cost, settings: dict[str, Any]) -> dict[str, Any]:
+def cost_to_json(name: str, cost: Cost, settings: dict[str, Any]) -> dict[str, Any]:
     """A model's figures with what they were computed for."""
     figures = asdict(cost)
     if "images" in settings:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
+from vitrine.commands.options import CheckpointOptions
 from vitrine.core.console import print_error, print_table
-from vitrine.core.files import require_file_place, write_csv, write_json
-from vitrine.evaluate.config import ReadingConfig
+from vitrine.core.files import check_output_file, write_csv, write_json
+from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.evaluate.prediction import Prediction
+    from vitrine.evaluation.predictor import ImagePrediction
 
 
 def predict(
@@ -46,13 +46,13 @@ def predict(
         raise ValueError(f"--top {top} must be at least 1.")
     for path in (json, csv):
         if path is not None:
-            require_file_place(path)
+            check_output_file(path)
     few = len(images) < 8 and not any(path.is_dir() for path in images)  # then starting processes takes longer than reading
     workers = 0 if few and num_workers is None else num_workers
-    reading = ReadingConfig(batch_size=batch_size, num_workers=workers, bad_images="skip")
+    reading = InferenceConfig(batch_size=batch_size, num_workers=workers, bad_images="skip")
 
     from vitrine.core.runtime import choose_device
-    from vitrine.evaluate.prediction import predict_files
+    from vitrine.evaluation.predictor import predict_files
 
     predictions = predict_files(checkpoint.load(model), images, top, reading, choose_device(device))
     if not predictions.found:
@@ -69,7 +69,7 @@ def predict(
             print_error(reason)
 
 
-def print_predictions(found: "list[Prediction]") -> None:
+def print_predictions(found: "list[ImagePrediction]") -> None:
     """One image downwards, several as a table."""
     if len(found) == 1:
         rows = zip(found[0].classes, found[0].probabilities, strict=True)
@@ -79,11 +79,11 @@ def print_predictions(found: "list[Prediction]") -> None:
     print_table(columns, ((each.image, *format_answers(each)) for each in found))
 
 
-def format_answers(prediction: "Prediction") -> list[str]:
+def format_answers(prediction: "ImagePrediction") -> list[str]:
     return [f"{name} {share:.1%}" for name, share in zip(prediction.classes, prediction.probabilities, strict=True)]
 
 
-def list_answers(found: "list[Prediction]") -> Iterator[tuple[str, int, str, float]]:
+def list_answers(found: "list[ImagePrediction]") -> Iterator[tuple[str, int, str, float]]:
     for each in found:
         for rank, (name, probability) in enumerate(zip(each.classes, each.probabilities, strict=True), start=1):
             yield each.image, rank, name, probability

@@ -6,12 +6,10 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.checkpoint import CheckpointOptions
-from vitrine.commands.feature_options import FeatureOptions
-from vitrine.commands.figures import format_estimate
+from vitrine.commands.options import CheckpointOptions, FeatureOptions, format_estimate
 from vitrine.core.console import print_table
-from vitrine.core.files import require_file_place, write_json
-from vitrine.evaluate.config import ProbeConfig, ProbeKind
+from vitrine.core.files import check_output_file, write_json
+from vitrine.evaluation.config import ProbeConfig, ProbeKind
 
 
 def probe(
@@ -33,18 +31,18 @@ def probe(
         json: Write all figures to this file.
     """
     if json is not None:
-        require_file_place(json)
+        check_output_file(json)
     if len(set(kinds)) != len(kinds) or not kinds:
         raise ValueError(f"--kinds {' '.join(kinds)} must name one or more of them, each once.")
     split = features.compute(checkpoint.load(model), data, config.seed)
 
-    from vitrine.evaluate.probes import fit_probe
-    from vitrine.evaluate.uncertainty import estimate_share
+    from vitrine.evaluation.intervals import wilson_interval
+    from vitrine.evaluation.probes import fit_probe
 
     results, rows = [], []
     for kind in kinds:
         found = fit_probe(kind, split, config)
-        accuracy = estimate_share(found.accuracy, len(split.test))
+        accuracy = wilson_interval(found.accuracy, len(split.test))
         results.append({"kind": kind, "setting": found.setting, "top1": asdict(accuracy)})
         rows.append((kind, *format_estimate(accuracy, "%"), found.setting))
     print_table((f"{len(split.train):,} images, tested on {len(split.test):,}", "top-1", "95 % interval", "setting"), rows)

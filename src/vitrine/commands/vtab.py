@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from vitrine.commands.figures import format_share
 from vitrine.commands.finetune import name_model
-from vitrine.commands.training import is_main, stop_here
+from vitrine.commands.options import format_percent
+from vitrine.commands.train import is_main, stop_here
 from vitrine.core.arguments import parse_options
-from vitrine.core.console import print_table
-from vitrine.core.files import make_folder, require_file_place, write_json
-from vitrine.core.sentences import list_names
-from vitrine.data.vtab_tasks import TASKS, VtabTask, find_task
+from vitrine.core.console import join_names, print_table
+from vitrine.core.files import check_output_file, make_folder, write_json
+from vitrine.data.sources.vtab import TASKS, VtabTask, find_task
 from vitrine.recipe import Recipe
-from vitrine.studies.config import VtabConfig
+from vitrine.studies.vtab.config import VtabConfig
 
 if TYPE_CHECKING:
-    from vitrine.studies.vtab import Sweep
-    from vitrine.studies.vtab_scores import Score, TaskResult
-    from vitrine.studies.vtab_survey import Survey
+    from vitrine.studies.vtab.benchmark import Sweep
+    from vitrine.studies.vtab.protocol import TaskSurvey
+    from vitrine.studies.vtab.scores import Score, TaskResult
 
 USAGE = """usage: vitrine vtab MODEL ROOT [--seeds 0 1 2] [--sweep] [--generated] [--json FILE] [--field.name VALUE ...]
        vitrine vtab --list                 the tasks: classes, splits, and what is not done to their images
@@ -55,7 +54,7 @@ def vtab(arguments: list[str]) -> None:
         raise ValueError(f"vitrine vtab {given} was given, and MODEL and ROOT come first: vitrine vtab MODEL ROOT ..")
     model, root, *rest = arguments
 
-    from vitrine.studies.vtab_protocol import build_protocol, check_recipe
+    from vitrine.studies.vtab.protocol import build_protocol, check_recipe
 
     protocol = build_protocol(model, root)
     defaults = Options(out=Path("runs") / f"{name_model(model)}-vtab", suite=VtabConfig(), recipe=protocol)
@@ -64,17 +63,16 @@ def vtab(arguments: list[str]) -> None:
     if options.suite.seeds and options.recipe.seed != protocol.seed:
         raise ValueError("--seed and --seeds were both given: leave one of them out.")
     if options.json is not None:
-        require_file_place(options.json)
+        check_output_file(options.json)
     run(model, Path(root), options, protocol)
 
 
 def run(model: str, root: Path, options: Options, protocol: Recipe) -> None:
     from vitrine.core.runtime import start_runtime
-    from vitrine.studies.vtab import run_suite
-    from vitrine.studies.vtab_protocol import list_departures
-    from vitrine.studies.vtab_survey import survey_tasks
+    from vitrine.studies.vtab.benchmark import run_suite
+    from vitrine.studies.vtab.protocol import find_tasks, list_departures
 
-    survey = survey_tasks(root, options.suite, options.out)
+    survey = find_tasks(root, options.suite, options.out)
     recipe, departures = options.recipe, list_departures(options.recipe, protocol, options.suite, survey.found)
     seeds = options.suite.seeds or (recipe.seed,)
     results: dict[str, Any] = {"model": model, "seeds": list(seeds), "is_paper_protocol": not departures}
@@ -90,10 +88,10 @@ def run(model: str, root: Path, options: Options, protocol: Recipe) -> None:
         report(suite.results, survey, results, options)
 
 
-def choose_setting(recipe: Recipe, options: Options, survey: "Survey") -> tuple[Recipe, list[dict[str, Any]]]:
+def choose_setting(recipe: Recipe, options: Options, survey: "TaskSurvey") -> tuple[Recipe, list[dict[str, Any]]]:
     """The recipe with the rate and length that were best, and what each of them reached."""
-    from vitrine.studies.vtab import sweep_settings
-    from vitrine.studies.vtab_protocol import apply_setting
+    from vitrine.studies.vtab.benchmark import sweep_settings
+    from vitrine.studies.vtab.protocol import apply_setting
 
     make_folder(options.out)
     sweep = sweep_settings(recipe, options.suite, survey.found, options.out / "sweep")
@@ -115,7 +113,7 @@ def list_trials(sweep: "Sweep") -> list[dict[str, Any]]:
 
 def format_trial(trial: dict[str, Any]) -> tuple[str, ...]:
     chosen = "chosen" if trial["is_chosen"] else ""
-    return (f"{trial['learning_rate']:g}", f"{trial['total_steps']:,}", format_share(trial["mean"]), chosen)
+    return (f"{trial['learning_rate']:g}", f"{trial['total_steps']:,}", format_percent(trial["mean"]), chosen)
 
 
 def describe_protocol(recipe: Recipe, departures: list[str], is_swept: bool) -> str:
@@ -129,16 +127,15 @@ def describe_protocol(recipe: Recipe, departures: list[str], is_swept: bool) -> 
     return f"Not the paper's protocol, but {setting}: {'; '.join(departures)}."
 
 
-def report(tasks: "list[TaskResult]", survey: "Survey", results: dict[str, Any], options: Options) -> None:
-    from vitrine.studies.vtab_figure import draw_scores
-    from vitrine.studies.vtab_scores import compute_scores, find_overall
+def report(tasks: "list[TaskResult]", survey: "TaskSurvey", results: dict[str, Any], options: Options) -> None:
+    from vitrine.studies.vtab.scores import compute_scores, draw_scores, find_overall
 
     scores = compute_scores(tasks)
     overall = find_overall(scores)
     print_results(tasks, scores)
     print(describe_score(overall, scores))
     if survey.missing:
-        print(f"Missing: {list_names(survey.missing, len(TASKS))}.")
+        print(f"Missing: {join_names(survey.missing, len(TASKS))}.")
     print(results["protocol"])
     draw_scores(scores, tasks, name_model(results["model"]), results["protocol"], options.out / "vtab.png")
     figures = {"tasks": [asdict(task) for task in tasks], "groups": [asdict(score) for score in scores]}
@@ -171,7 +168,7 @@ def format_task(task: "TaskResult") -> tuple[str, ...]:
 
 
 def format_spread(figure: "TaskResult | Score") -> str:
-    return format_share(figure.mean) if figure.std is None else f"{100 * figure.mean:.2f} ± {100 * figure.std:.2f} %"
+    return format_percent(figure.mean) if figure.std is None else f"{100 * figure.mean:.2f} ± {100 * figure.std:.2f} %"
 
 
 def count_tasks(score: "Score") -> str:

@@ -1,0 +1,1 @@
+"""What every package needs: errors, files, console, reports, hub, devices."""

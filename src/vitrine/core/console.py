@@ -1,6 +1,12 @@
-"""What people see in the terminal, and type there: tables, sizes in units, errors and notices in a sentence."""
+"""Tables, progress bars, warnings, names and numbers in messages.
+
+What people see in the terminal, and type there: tables, sizes in units, errors and notices in a sentence.
+Foreign words in our sentences: names from a file, errors of a library, on one line and of readable length.
+What the library says aloud and goes on: an assumption, a change that was asked for. Never for an error.
+"""
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -27,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console.print(table)
 
 
-def track(items: Iterable[Item], total: int, title: str, is_shown: bool = True) -> Iterator[Item]:
+def progress_bar(items: Iterable[Item], total: int, title: str, is_shown: bool = True) -> Iterator[Item]:
     """The items, with a progress bar on standard error while someone runs through them, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -62,3 +68,22 @@ def format_bytes(num_bytes: float) -> str:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"
+
+
+def join_names(names: Sequence[str], limit: int = 8) -> str:
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def summarise(error: BaseException) -> str:
+    """The first sentence of an error."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return (line.split(". ")[0].rstrip(". ") or type(error).__name__)[:200]
+
+
+class VitrineWarning(UserWarning):
+    """Shown by the command line as one line, without the place in the code."""
+
+
+def warn_user(message: str) -> None:
+    warnings.warn(message, VitrineWarning, stacklevel=2)

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrine.core.console import format_bytes
-from vitrine.core.sentences import list_names, summarise
+from vitrine.core.console import format_bytes, join_names, summarise
 
 MAX_JSON_BYTES = 64_000_000
 
@@ -35,19 +34,19 @@ def parse_json(text: str | bytes, name: str) -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     text = json.dumps(content, indent=2, allow_nan=False)  # before anything is opened: it may fail
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text(text + "\n")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """With a head; None is an empty cell."""
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(rows)
 
 
-def require_file_place(path: Path) -> None:
+def check_output_file(path: Path) -> None:
     """Before long work: what is written at its end can be written there."""
     require_folder_of(path)
     if path.is_dir():
@@ -55,12 +54,12 @@ def require_file_place(path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, by_many: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, by_many: bool = False) -> Iterator[Path]:
     """A place to write to, beside the target; it becomes the target if all goes well, so a reader never finds half a file.
 
     `by_many`: several processes may write it at once, and each has a place of its own, which a killed one leaves behind.
     """
-    require_file_place(path)
+    check_output_file(path)
     path = path.resolve()  # a link stays a link to what is written
     partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")
     try:
@@ -75,7 +74,7 @@ def whole_file(path: Path, by_many: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
+def atomic_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
     """The same for a folder. One that holds nothing but `own_files` is replaced; any other is left alone."""
     require_folder_of(path)
     path = path.resolve()
@@ -136,7 +135,7 @@ def require_own_folder(path: Path, own_files: Collection[str]) -> None:
     inside = path.iterdir() if path.is_dir() else [path]
     strangers = sorted(inner.name for inner in inside if inner.name not in own_files or not inner.is_file())
     if strangers:
-        found = list_names(strangers)
+        found = join_names(strangers)
         raise FileExistsError(
             f"Cannot write the folder {path}: there is something else of that name ({found}). Choose another."
         )

@@ -1,0 +1,1 @@
+"""From a data set on disk to batches."""

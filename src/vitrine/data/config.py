@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitrine.core.checks import require_at_least, require_field_types
+from vitrine.core.config_checks import require_at_least, require_field_types
 
 BadImages = Literal["error", "skip"]
 CropKind = Literal["inception", "random", "pad", "none"]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vitrine.core.checks import is_whole
+from vitrine.core.config_checks import is_whole
 
 Fields = Mapping[str, Any]
 Rule = Callable[[Fields], int]

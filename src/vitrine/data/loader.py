@@ -17,18 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names
+from vitrine.core.console import join_names, warn_user
+from vitrine.data.augment.transforms import EvalTransform, Transform
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages, LoaderConfig
-from vitrine.data.decode import BadImage
-from vitrine.data.draws import Draws, Purpose, hash_keys
-from vitrine.data.order import Order
+from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.preprocessing import Preprocessing
-from vitrine.data.reading import count_processors
+from vitrine.data.sampling import RngStream, SampleRng, StepSampler, hash_keys
+from vitrine.data.scan import count_processors
 from vitrine.data.source import Source
-from vitrine.data.stored import StoredImage
-from vitrine.data.transforms import Evaluation, Transform
 
 MAX_WORKERS = 8
 MAX_REPLACEMENTS = 100  # drawn for one bad image; if all are bad, so is the data
@@ -47,27 +44,27 @@ class Loader:
         shuffle: bool = True,
         bad_images: BadImages = "error",
         rank: int = 0,
-        num_ranks: int = 1,
+        world_size: int = 1,
         pin_memory: bool = False,
     ) -> None:
         """With `shuffle`, a bad image that is to be skipped is replaced by another, so that batches keep their size;
         without, as in evaluation, it is left out."""
         if bad_images not in get_args(BadImages):
             raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(BadImages))}.")
-        self.order = Order(
+        self.order = StepSampler(
             num_images=len(source),
             batch_size=config.batch_size,
             seed=seed,
             shuffle=shuffle,
             last=config.last,
             rank=rank,
-            num_ranks=num_ranks,
+            world_size=world_size,
         )
-        self.batches = BatchesByStep(source, transform, self.order, bad_images)
+        self.batches = StepDataset(source, transform, self.order, bad_images)
         self.num_workers = choose_num_workers(source) if config.num_workers is None else config.num_workers
         self.prefetch = config.prefetch
         self.pin_memory = pin_memory
-        self.waited_s = 0.0
+        self.data_wait_s = 0.0
         """Seconds that the consumer spent waiting for batches; near nothing where reading keeps up."""
         self.skipped: set[str] = set()
         """Names of the images that could not be read so far."""
@@ -83,13 +80,13 @@ class Loader:
         steps = itertools.count(start_step) if stop_step is None else range(start_step, stop_step)
         return self.read_steps(self.batches, steps)
 
-    def read_once(self) -> Iterator[Batch]:
+    def read_epoch(self) -> Iterator[Batch]:
         """Every image once: the first epoch, with a last batch that may be small, whatever the configuration says of it."""
         whole = self.batches
-        batches = BatchesByStep(whole.source, whole.transform, replace(self.order, last="keep"), whole.bad_images)
+        batches = StepDataset(whole.source, whole.transform, replace(self.order, last="keep"), whole.bad_images)
         return self.read_steps(batches, range(batches.order.steps_per_epoch))
 
-    def read_steps(self, batches: "BatchesByStep", steps: Iterable[int]) -> Iterator[Batch]:
+    def read_steps(self, batches: "StepDataset", steps: Iterable[int]) -> Iterator[Batch]:
         made = self.start_workers(batches, steps)
         try:
             while (batch := self.wait_for(made)) is not None:
@@ -112,9 +109,9 @@ class Loader:
                 "(num_workers), a smaller prefetch or a smaller batch."
             ) from error
         finally:
-            self.waited_s += time.perf_counter() - start
+            self.data_wait_s += time.perf_counter() - start
 
-    def start_workers(self, batches: "BatchesByStep", steps: Iterable[int]) -> Iterator[Batch | Exception]:
+    def start_workers(self, batches: "StepDataset", steps: Iterable[int]) -> Iterator[Batch | Exception]:
         with warnings.catch_warnings():
             # Whoever asks for more workers than there are processors, as for a slow disk, has said so.
             warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -135,10 +132,10 @@ class Loader:
         told = len(self.skipped)
         self.skipped.update(new)
         if len(self.skipped).bit_length() > told.bit_length():  # at the first, and each time that they have doubled
-            notice(f"Skipped {list_names(new)}: cannot be read ({len(self.skipped)} so far).")
+            warn_user(f"Skipped {join_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
 
-def build_plain_loader(
+def build_eval_loader(
     source: Source,
     preprocessing: Preprocessing,
     *,
@@ -146,12 +143,12 @@ def build_plain_loader(
     num_workers: int | None = None,
     bad_images: BadImages = "error",
     rank: int = 0,
-    num_ranks: int = 1,
+    world_size: int = 1,
 ) -> Loader:
-    """Every image once (`read_once`), in order, as the preprocessing has it: for evaluation."""
-    config = LoaderConfig(batch_size=-(-batch_size // num_ranks) * num_ranks, last="keep", num_workers=num_workers)
-    transform = Evaluation(preprocessing)
-    return Loader(source, transform, config, shuffle=False, bad_images=bad_images, rank=rank, num_ranks=num_ranks)
+    """Every image once (`read_epoch`), in order, as the preprocessing has it: for evaluation."""
+    config = LoaderConfig(batch_size=-(-batch_size // world_size) * world_size, last="keep", num_workers=num_workers)
+    transform = EvalTransform(preprocessing)
+    return Loader(source, transform, config, shuffle=False, bad_images=bad_images, rank=rank, world_size=world_size)
 
 
 @dataclass
@@ -162,13 +159,13 @@ class Sample:
     candidates: Iterator[int]
     """What else may have it, should the image turn out to be bad."""
     index: int
-    image: StoredImage
+    image: LazyImage
 
 
-class BatchesByStep(Dataset[Batch | Exception]):
+class StepDataset(Dataset[Batch | Exception]):
     """The batch of a step, made in whichever process asks."""
 
-    def __init__(self, source: Source, transform: Transform, order: Order, bad_images: BadImages) -> None:
+    def __init__(self, source: Source, transform: Transform, order: StepSampler, bad_images: BadImages) -> None:
         self.source = source
         self.transform = transform
         self.order = order
@@ -193,16 +190,16 @@ class BatchesByStep(Dataset[Batch | Exception]):
         pixels, draws = self.transform_good_ones([sample for sample in samples if sample is not None], skipped)
         return replace(self.assemble(step, pixels, draws), skipped=tuple(skipped))
 
-    def assemble(self, step: int, pixels: Tensor, draws: Draws) -> Batch:
+    def assemble(self, step: int, pixels: Tensor, draws: SampleRng) -> Batch:
         labels = self.source.labels.to_batch(draws.indices, len(self.source.class_names))
         return Batch(image=pixels, label=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
 
-    def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, Draws]:
+    def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, SampleRng]:
         """Only decoding tells whether what follows a good header is good, too: then it is all done once more without it."""
         while True:
             epochs = np.array([sample.epoch for sample in samples], np.int64)
             indices = np.array([sample.index for sample in samples], np.int64)
-            draws = Draws(self.order.seed, epochs, indices)
+            draws = SampleRng(self.order.seed, epochs, indices)
             try:
                 return self.transform([sample.image for sample in samples], draws), draws
             except BadImage as error:
@@ -234,7 +231,7 @@ class BatchesByStep(Dataset[Batch | Exception]):
         yield index
         if self.order.shuffle:
             for attempt in range(MAX_REPLACEMENTS):
-                yield int(hash_keys(self.order.seed, Purpose.REPLACEMENT, epoch, index, attempt)) % len(self.source)
+                yield int(hash_keys(self.order.seed, RngStream.REPLACEMENT, epoch, index, attempt)) % len(self.source)
 
 
 def leave_group(worker: int) -> None:

@@ -10,16 +10,15 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from vitrine.core.console import track
-from vitrine.core.files import whole_folder, write_json
+from vitrine.core.console import progress_bar
+from vitrine.core.files import atomic_folder, write_json
 from vitrine.data.config import BadImages
-from vitrine.data.names import Names
-from vitrine.data.opening import Data
-from vitrine.data.reading import read_all
-from vitrine.data.source import Labels, Source
+from vitrine.data.image import LazyImage
+from vitrine.data.open_data import DatasetHandle
+from vitrine.data.scan import read_all
+from vitrine.data.source import Labels, PackedStrings, Source
 from vitrine.data.sources.packed import DESCRIPTION, FORMAT, IMAGES, INDEX, OWN_FILES, Description, take_stamps
-from vitrine.data.stored import StoredImage
-from vitrine.data.subset import Selection
+from vitrine.data.subsets import SubsetSource
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class PackedSplit:
 
 
 def pack(
-    data: Data,
+    data: DatasetHandle,
     out: Path,
     size: int,
     *,
@@ -53,16 +52,16 @@ def pack(
     require_like_labels(sources)
     stamps = take_stamps(data.name, sorted({file for source in sources.values() for file in source.files()}))
     packed = []
-    with whole_folder(out, OWN_FILES) as folder:
+    with atomic_folder(out, OWN_FILES) as folder:
         with open(folder / IMAGES, "wb") as file:
             for split, source in sources.items():
                 packed.append(write_split(split, source, file, size, num_channels, bad_images, show_progress))
         np.savez(folder / INDEX, **build_index(packed, num_channels))  # pyright: ignore[reportArgumentType]
-        write_json(folder / DESCRIPTION, asdict(describe(packed, size, num_channels, data, stamps)))
+        write_json(folder / DESCRIPTION, asdict(build_pack_description(packed, size, num_channels, data, stamps)))
     return packed
 
 
-def require_outside(out: Path, data: Data) -> None:
+def require_outside(out: Path, data: DatasetHandle) -> None:
     """Or the data would change by being packed."""
     folder = Path(data.name).resolve()
     if folder.is_dir() and out.resolve().is_relative_to(folder):
@@ -94,7 +93,7 @@ def write_split(
     start_s, start_byte = time.perf_counter(), file.tell()
     good, sizes = [], []
     images = read_all(source, lambda image: shrink(image, size, num_channels), bad_images)
-    for index, pixels in track(images, len(source), split or "packing", show_progress):
+    for index, pixels in progress_bar(images, len(source), split or "packing", show_progress):
         file.write(pixels.data)
         good.append(index)
         sizes.append(pixels.shape[:2])
@@ -102,7 +101,7 @@ def write_split(
         raise ValueError(f"None of the {len(source)} images of {split or 'the data'} can be read: fetch them again.")
     return PackedSplit(
         split=split,
-        source=source if len(good) == len(source) else Selection(source, np.array(good, np.int64)),
+        source=source if len(good) == len(source) else SubsetSource(source, np.array(good, np.int64)),
         sizes=np.array(sizes, np.int64).reshape(-1, 2),
         num_skipped=len(source) - len(good),
         num_bytes=file.tell() - start_byte,
@@ -110,7 +109,7 @@ def write_split(
     )
 
 
-def shrink(image: StoredImage, size: int, num_channels: int) -> np.ndarray:
+def shrink(image: LazyImage, size: int, num_channels: int) -> np.ndarray:
     """Pixels (H, W, C) with the short side at most `size`, the aspect kept."""
     short = min(image.height, image.width)
     if short <= size:
@@ -124,7 +123,7 @@ def shrink(image: StoredImage, size: int, num_channels: int) -> np.ndarray:
 def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.ndarray]:
     heights, widths = np.concatenate([part.sizes for part in packed]).T
     lengths = heights * widths * num_channels
-    names = Names.pack(part.source.name(index) for part in packed for index in range(len(part.sizes)))
+    names = PackedStrings.pack(part.source.name(index) for part in packed for index in range(len(part.sizes)))
     index = {
         "offsets": np.cumsum(lengths) - lengths,
         "heights": heights,
@@ -136,7 +135,9 @@ def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.nd
     return index | {"labels": labels.values} | ({} if labels.starts is None else {"label_starts": labels.starts})
 
 
-def describe(packed: list[PackedSplit], size: int, num_channels: int, data: Data, stamps: dict[str, list[int]]) -> Description:
+def build_pack_description(
+    packed: list[PackedSplit], size: int, num_channels: int, data: DatasetHandle, stamps: dict[str, list[int]]
+) -> Description:
     ends = np.cumsum([0, *(len(part.sizes) for part in packed)]).tolist()
     return Description(
         format=FORMAT,

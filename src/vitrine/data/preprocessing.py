@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrine.core.checks import is_whole, require_field_types
+from vitrine.core.config_checks import is_whole, require_field_types
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ class Preprocessing:
 
     def load(self, path: Path) -> "Tensor":
         """What `prepare` makes of the image in the file."""
-        from vitrine.data.decode import read_image
+        from vitrine.data.image import read_image
 
         return self.prepare(read_image(path, self.num_channels))
 
@@ -79,7 +79,7 @@ class Preprocessing:
         import numpy as np
         import torch
 
-        from vitrine.data.decode import convert_image
+        from vitrine.data.image import convert_image
 
         cropped = self.resize_and_crop(convert_image(image, self.num_channels))
         pixels = torch.from_numpy(np.array(cropped)).view(*self.crop, self.num_channels)  # (H, W, C)

@@ -1,6 +1,12 @@
-"""The contract of a source: images by number, each with its label, and the names of the classes.
+"""Source contract, Labels, ArraySource, packed strings.
+
+The contract of a source: images by number, each with its label, and the names of the classes.
 
 Order, sharding and augmentation are outside it, so that a new kind of data is one small file.
+Many names as one block of bytes instead of a string each.
+
+It takes less memory, is quickly sent to another process, and stays shared after a fork, where counting references to
+strings would copy page after page.
 """
 
 import mmap
@@ -12,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.decode import BadImage
-from vitrine.data.stored import StoredImage
+from vitrine.data.image import BadImage, LazyImage
 
 # Up to this side, images in memory are augmented as whole batches; larger ones gain nothing by it.
 MAX_BLOCK_SIDE = 64
@@ -111,7 +116,7 @@ class Source(ABC):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, index: int) -> tuple[StoredImage, Label]:
+    def read(self, index: int) -> tuple[LazyImage, Label]:
         """The image, whose pixels are decoded when asked for, and its label."""
         if not 0 <= index < len(self):
             raise IndexError(f"index={index} must be at least 0 and below {len(self)}, the number of images.")
@@ -121,7 +126,7 @@ class Source(ABC):
         except OSError as error:
             reason = error.strerror or str(error)
             raise BadImage(f"{name} cannot be read ({reason}), and an image was needed: restore it, or remove it.") from None
-        return StoredImage(content, name), self.labels[index]
+        return LazyImage(content, name), self.labels[index]
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
         """Pixels (B, H, W, C), a copy, of images that lie in memory with one size; None: they are to be read one by one."""
@@ -189,3 +194,28 @@ class ArraySource(Source):
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
         return self.pixels[indices]
+
+
+class PackedStrings:
+    """Names by number. Those of files may hold bytes that are no UTF-8, which come back as they were."""
+
+    def __init__(self, starts: np.ndarray, text: np.ndarray) -> None:
+        """Name i is `text` (bytes) from starts[i] to starts[i + 1]."""
+        self.starts = starts
+        self.text = text
+
+    @classmethod
+    def pack(cls, names: Iterable[str]) -> "PackedStrings":
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)  # (N + 1)
+        return cls(starts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: int) -> str:
+        return self.text[self.starts[index] : self.starts[index + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+    def slice(self, start: int, stop: int) -> "PackedStrings":
+        """Those from one number to before another, on the same bytes."""
+        return PackedStrings(self.starts[start : stop + 1], self.text)

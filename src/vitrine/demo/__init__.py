@@ -1,1 +1,1 @@
-"""The whole story of the paper in a few minutes, told on small data."""
+"""The whole story on built-in data, with a report."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.core.checks import require_at_least, require_field_types
+from vitrine.core.config_checks import require_at_least, require_field_types
 from vitrine.data.config import Subset
 
 DIGITS = "digits"

@@ -1,6 +1,13 @@
-"""What the demo will do, step by step, each with the command that does the same; all that can be wrong is found here."""
+"""Steps of the demo, models of equal cost, StepResult.
 
-from dataclasses import dataclass, replace
+Networks to compare a ViT with: the same with fresh weights, and a ResNet and a hybrid of like cost. No torch here.
+What the demo will do, step by step, each with the command that does the same; all that can be wrong is found here.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +15,95 @@ import numpy as np
 
 from vitrine.core.files import make_folder
 from vitrine.data.config import AugmentConfig, DataConfig
-from vitrine.data.opening import choose_test_split, find_data, open_configured
+from vitrine.data.open_data import choose_test_split, find_data, open_train_data
 from vitrine.data.source import Source
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.rivals import match_hybrid, match_resnet, match_vit
-from vitrine.demo.wording import join, word_training, word_transfer
+from vitrine.evaluation.intervals import Estimate
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import compute_cost
-from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.finetune import Transfer
-from vitrine.recipes.table import RECIPES, TRANSFERS
+from vitrine.models.settings import ModelSettings
+from vitrine.recipe import Recipe, join, with_changes, word_training, word_transfer
+from vitrine.recipes.finetune import FinetuneTask
+from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
+
+SMALLEST_FACTOR, LARGEST_FACTOR = 12, 800  # in hundredths: the widths that are tried, from 8 channels at the root
+NUM_GROUPS = 8  # not 32, which would leave the norms of few channels little to compare
+HYBRID_SHARE = 0.75  # of the blocks, that stay behind a stem
+SMALLEST_FOR_FOUR_STAGES = 64  # pixels; of less, a fourth stage would leave a single place
+MOST_STAGES = 4
+
+
+def match_vit(config: ViTConfig) -> ModelSettings:
+    """The same network, to be trained from scratch."""
+    return ModelSettings(
+        name="ViT-Ti/16",
+        patch_size=config.patch_size,
+        depth=config.depth,
+        norm_eps=say_unless_usual(config, "norm_eps"),
+        **list_common(config),
+    )
+
+
+def match_resnet(config: ViTConfig) -> ModelSettings:
+    """A ResNet of two units in a stage, as wide as the ViT's multiply-accumulates allow."""
+    stages = (2, 2, 2, 2) if config.image_size[0] >= SMALLEST_FOR_FOUR_STAGES else (2, 2, 2)
+
+    def build(factor: float) -> ModelSettings:
+        return ModelSettings(
+            name=f"R26x{factor:g}",
+            image_size=config.image_size[0],
+            num_channels=say_unless_usual(config, "num_channels"),
+            stages=stages,
+            num_groups=NUM_GROUPS,
+        )
+
+    return fit_width(build, config)
+
+
+def match_hybrid(config: ViTConfig) -> ModelSettings:
+    """Three quarters of the ViT's blocks, behind a ResNet that takes what the others cost and as large a step in pixels."""
+    num_stages = min(MOST_STAGES, max(1, 1 + round(math.log2(config.patch_size / 4))))
+
+    def build(factor: float) -> ModelSettings:
+        return ModelSettings(
+            name=f"R26x{factor:g}+ViT-Ti/16",
+            stem_stages=(1,) * num_stages,
+            stem_num_groups=NUM_GROUPS,
+            patch_size=1,
+            depth=max(1, round(HYBRID_SHARE * config.depth)),
+            **list_common(config),
+        )
+
+    return fit_width(build, config)
+
+
+def list_common(config: ViTConfig) -> dict[str, Any]:
+    """What a hybrid shares with the ViT."""
+    same = {name: getattr(config, name) for name in ("width", "num_heads", "mlp_dim", "pool", "gelu")}
+    usual = {name: say_unless_usual(config, name) for name in ("num_channels", "position")}
+    return {"image_size": config.image_size[0], **same, **usual}
+
+
+def say_unless_usual(config: ViTConfig, name: str) -> Any:
+    """A field, or None where it is as it would be anyway: commands are long enough."""
+    usual = next(field.default for field in fields(config) if field.name == name)
+    value = getattr(config, name)
+    return None if value == usual else value
+
+
+def fit_width(build: Callable[[float], ModelSettings], config: ViTConfig) -> ModelSettings:
+    """The one whose cost is nearest, of widths in hundredths."""
+
+    def count(hundredths: int) -> int:
+        return compute_cost(build(hundredths / 100).resolve(config.num_classes)).macs
+
+    wanted = compute_cost(config).macs
+    factors = range(SMALLEST_FACTOR, LARGEST_FACTOR + 1)
+    place = bisect_left(factors, wanted, key=count)
+    nearest = min(factors[max(0, place - 1) : place + 1], key=lambda hundredths: abs(count(hundredths) - wanted))
+    return build(nearest / 100)
+
 
 HELD_OUT = 0.2  # of data that is not divided, to test on
 MOST_IMAGES = 300  # to learn from, of anyone's data: the demo shows the way, and the whole of it may take a night
@@ -107,7 +192,7 @@ def look_at_data(config: DemoConfig) -> tuple[DataConfig, Source, Source]:
     subset = config.subset or ("10/class" if config.is_built_in else choose_subset(whole))
     held_out = 0.0 if found.splits else HELD_OUT
     data = DataConfig(source=config.data, subset=subset, held_out=held_out, in_memory=config.is_built_in)
-    train, test = open_configured(data)
+    train, test = open_train_data(data)
     return data, train, test or found.open(choose_test_split(found))
 
 
@@ -155,8 +240,8 @@ def plan_pretraining(config: DemoConfig) -> list[Step]:
 
 def plan_transfer(config: DemoConfig, checkpoint: str, vit: ViTConfig, data: DataConfig, num_images: int) -> Step:
     base = "demo-transfer" if config.model is None else "folder"
-    found = Transfer(checkpoint, config.data, num_images, image_area=0, num_classes=vit.num_classes)  # which rules ask of
-    usual = TRANSFERS[base].build(found)
+    found = FinetuneTask(checkpoint, config.data, num_images, image_area=0, num_classes=vit.num_classes)  # which rules ask of
+    usual = FINETUNE_RECIPES[base].build(found)
     size = None if config.model is not None else vit.image_size[0]
     recipe = adapt_to_data(usual, config, data, count_steps(config, usual, vit, num_images), {"image_size": size})
     title = f"the pre-trained ViT to {name_data(config)}, at {vit.image_size[0]} pixels"
@@ -212,3 +297,23 @@ def adapt(usual: Recipe, config: DemoConfig, total_steps: int | None, model: dic
 
 def name_data(config: DemoConfig) -> str:
     return "handwritten digits" if config.is_built_in else Path(config.data).name or config.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step came to."""
+
+    key: str
+    title: str
+    command: str
+    seconds: float
+    """Of the computation itself, all attempts together."""
+    accuracy: Estimate | None = None
+    """First answers that are right, with the interval that as many test images leave; None: nothing was tested."""
+    num_test_images: int | None = None
+    num_parameters: int | None = None
+    macs: int | None = None
+    """Multiply-accumulates of one image."""
+    num_images: int | None = None
+    """Seen in training, or featurised."""
+    exaflops: float | None = None

@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats.format import Described, Format, Given, rename, settle_preprocessing
-from vitrine.formats.layout import Entry, Layout
-from vitrine.formats.tensors import Tensors
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, rename, resolve_preprocessing
+from vitrine.formats.tensor_files import Tensors
+from vitrine.formats.tensor_mapping import Layout, TensorMapping
 from vitrine.models.config import ModelConfig, ResNetConfig
 from vitrine.models.model import Model
 
@@ -16,18 +16,18 @@ CONV = "standardized_conv2d/kernel"
 ROOT = f"resnet/root_block/{CONV}"
 
 
-class Bit(Format):
+class Bit(CheckpointFormat):
     name = "bit"
     container = "npz"
 
-    def recognises(self, names: Iterable[str]) -> bool:
+    def matches(self, names: Iterable[str]) -> bool:
         return any(name.startswith("resnet/root_block/standardized_conv2d") for name in names)
 
     def tidy(self, tensors: Tensors) -> Tensors:
         # Some files count their convolutions throughout: standardized_conv2d_17.
         return rename(tensors, [(r"standardized_conv2d_\d+/", "standardized_conv2d/")])
 
-    def describe(self, given: Given) -> Described:
+    def describe(self, given: ForeignCheckpoint) -> InferredModel:
         *_, channels, root_dim = given.shape(ROOT, 4)
         config = ResNetConfig(
             stages=tuple(
@@ -39,7 +39,7 @@ class Bit(Format):
             num_classes=given.shape("resnet/head/conv2d/kernel", 4)[3] if "resnet/head/conv2d/kernel" in given.tensors else 0,
         )
         usual = build_inception_preprocessing(config.image_size, config.num_channels)
-        return Described(config, settle_preprocessing(given, usual))
+        return InferredModel(config, resolve_preprocessing(given, usual))
 
     def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
         return require_bit(self, model.config), dict(model.state_dict())
@@ -52,7 +52,7 @@ class Bit(Format):
 BIT = Bit()
 
 
-def require_bit(form: Format, config: ModelConfig) -> ResNetConfig:
+def require_bit(form: CheckpointFormat, config: ModelConfig) -> ResNetConfig:
     if not isinstance(config, ResNetConfig):
         raise form.refuse(f"models of the kind {type(config).__name__.removesuffix('Config')}")
     if config.style != "pre-activation":
@@ -60,22 +60,22 @@ def require_bit(form: Format, config: ModelConfig) -> ResNetConfig:
     return config
 
 
-def entries(config: ResNetConfig) -> Iterator[Entry]:
-    yield Entry("root.conv.weight", (ROOT,), "hwio")
+def entries(config: ResNetConfig) -> Iterator[TensorMapping]:
+    yield TensorMapping("root.conv.weight", (ROOT,), "hwio")
     for stage, unit, has_projection in config.units():
         ours, theirs = f"blocks.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
         for number, letter in ((1, "a"), (2, "b"), (3, "c")):
             yield from group_norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm")
-            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/{letter}/{CONV}",), "hwio")
+            yield TensorMapping(f"{ours}.conv{number}.weight", (f"{theirs}/{letter}/{CONV}",), "hwio")
         if has_projection:
-            yield Entry(f"{ours}.projection.weight", (f"{theirs}/a/proj/{CONV}",), "hwio")
+            yield TensorMapping(f"{ours}.projection.weight", (f"{theirs}/a/proj/{CONV}",), "hwio")
     yield from group_norm("norm", "resnet/group_norm")
     if config.num_classes > 0:
         head = (1, 1, config.feature_dim, config.num_classes)
-        yield Entry("head.weight", ("resnet/head/conv2d/kernel",), "transposed", head)
-        yield Entry("head.bias", ("resnet/head/conv2d/bias",))
+        yield TensorMapping("head.weight", ("resnet/head/conv2d/kernel",), "transposed", head)
+        yield TensorMapping("head.bias", ("resnet/head/conv2d/bias",))
 
 
-def group_norm(ours: str, theirs: str) -> Iterator[Entry]:
-    yield Entry(f"{ours}.weight", (f"{theirs}/gamma",))
-    yield Entry(f"{ours}.bias", (f"{theirs}/beta",))
+def group_norm(ours: str, theirs: str) -> Iterator[TensorMapping]:
+    yield TensorMapping(f"{ours}.weight", (f"{theirs}/gamma",))
+    yield TensorMapping(f"{ours}.bias", (f"{theirs}/beta",))

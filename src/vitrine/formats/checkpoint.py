@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.config import ModelConfig
-from vitrine.models.description import describe_config, parse_config
 from vitrine.models.model import Model
+from vitrine.models.registry import config_from_json, config_to_json
 
 FORMAT = 1  # Raise it when a reader of the old layout would misread the new one.
 DESCRIPTION_KEY, SEAL_KEY = "vitrine", "vitrine_checksum"  # in the metadata of safetensors
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Description:
+class CheckpointMetadata:
     """All of a checkpoint but its weights."""
 
     config: ModelConfig
@@ -55,7 +55,7 @@ class Description:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "model": describe_config(self.config),
+            "model": config_to_json(self.config),
             "preprocessing": self.preprocessing.to_json(),
             "class_names": self.class_names,
             "provenance": self.provenance,
@@ -67,13 +67,13 @@ def is_description(content: Mapping[str, Any]) -> bool:
     return isinstance(content.get("format"), int) and isinstance(content.get("model"), dict)
 
 
-def parse_description(content: Mapping[str, Any], name: str) -> Description:
+def parse_description(content: Mapping[str, Any], name: str) -> CheckpointMetadata:
     if content.get("format") != FORMAT:
         raise ValueError(
             f"{name} is of format {content.get('format')!r}; this version reads format {FORMAT}: install a newer one."
         )
     try:
-        config = parse_config(content.get("model"))
+        config = config_from_json(content.get("model"))
         preprocessing = Preprocessing.from_json(content.get("preprocessing"))
         names = parse_class_names(content.get("class_names"))
         require_class_names(names, config)
@@ -82,7 +82,7 @@ def parse_description(content: Mapping[str, Any], name: str) -> Description:
     provenance, checksum = content.get("provenance"), content.get("checksum")
     if not isinstance(provenance, dict) or not isinstance(checksum, str | None):
         raise ValueError(f"{name} must have provenance, an object, and checksum, a text.")
-    return Description(config, preprocessing, names, provenance, checksum)
+    return CheckpointMetadata(config, preprocessing, names, provenance, checksum)
 
 
 def parse_class_names(content: object) -> tuple[str, ...] | None:
@@ -98,7 +98,7 @@ def require_class_names(names: tuple[str, ...] | None, config: ModelConfig) -> N
         raise ValueError(f"{len(names)} class names do not fit a model of {config.num_classes} classes: give one for each.")
 
 
-def seal(description: Description) -> dict[str, str]:
+def seal(description: CheckpointMetadata) -> dict[str, str]:
     """A description as metadata of safetensors, where nobody edits it; so, unlike JSON files, it has a checksum of its own."""
     text = json.dumps(description.to_json())
     return {DESCRIPTION_KEY: text, SEAL_KEY: hashlib.sha256(text.encode()).hexdigest()}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from vitrine.core.checks import require_counts, require_field_types, require_positive
+from vitrine.core.config_checks import require_counts, require_field_types, require_positive
 from vitrine.data.preprocessing import Preprocessing
 
 FormatName = Literal["vitrine", "google-2020", "google-linen", "big-vision", "bit", "timm", "hf", "torchvision"]
@@ -12,7 +12,7 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class Overrides:
     """The user's word on what weights do not tell. None: what the checkpoint says of itself, or else what is usual."""
 
     gelu: Literal["tanh", "erf"] | None = None

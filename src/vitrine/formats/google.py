@@ -13,22 +13,24 @@ from typing import Any
 from torch import Tensor
 
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
-from vitrine.formats.config import FormatName
-from vitrine.formats.folding import as_table, with_rows, without_rows
-from vitrine.formats.format import (
-    Described,
-    Format,
-    Given,
+from vitrine.formats.base import (
+    CheckpointFormat,
+    ForeignCheckpoint,
+    InferredModel,
+    add_class_positions,
     compute_stride,
+    fold_class_positions,
+    positions_to_table,
     refuse_options,
     require_transformer,
-    settle_grid,
-    settle_preprocessing,
-    settle_unseen_grid,
-    settle_vit,
+    resolve_grid,
+    resolve_preprocessing,
+    resolve_unseen_grid,
+    resolve_vit,
 )
-from vitrine.formats.layout import Entry, Layout
-from vitrine.formats.tensors import StoredTensor, Tensors
+from vitrine.formats.config import FormatName
+from vitrine.formats.tensor_files import LazyTensor, Tensors
+from vitrine.formats.tensor_mapping import Layout, TensorMapping
 from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
@@ -37,7 +39,7 @@ STACK = "Transformer/encoderblock/"
 MAX_DEPTH = 1000
 
 
-class GoogleFormat(Format):
+class GoogleFormat(CheckpointFormat):
     """The first two: positions under the encoder, a row for the class token first."""
 
     container = "npz"
@@ -48,7 +50,7 @@ class GoogleFormat(Format):
         """Names of the first norm, the attention, the second norm and the MLP."""
         self.positions = positions
 
-    def recognises(self, names: Iterable[str]) -> bool:
+    def matches(self, names: Iterable[str]) -> bool:
         names = set(names)
         attention = f"{self.block[1]}/query/kernel"
         has_blocks = f"{STACK}{attention}" in names or f"Transformer/encoderblock_0/{attention}" in names
@@ -58,7 +60,7 @@ class GoogleFormat(Format):
         return self.positions in names
 
     def tidy(self, tensors: Tensors) -> Tensors:
-        tidied: dict[str, StoredTensor] = {}
+        tidied: dict[str, LazyTensor] = {}
         for name, stored in tensors.items():
             if name.startswith(STACK) and stored.shape:
                 tidied.update(unstack(name.removeprefix(STACK), stored))
@@ -66,9 +68,9 @@ class GoogleFormat(Format):
                 tidied[name] = stored
         return tidied
 
-    def describe(self, given: Given) -> Described:
-        config = settle_vit(given, self, infer_vit(given, self))
-        return Described(config, settle_preprocessing(given, self._build_usual_preprocessing(config)))
+    def describe(self, given: ForeignCheckpoint) -> InferredModel:
+        config = resolve_vit(given, self, infer_vit(given, self))
+        return InferredModel(config, resolve_preprocessing(given, self._build_usual_preprocessing(config)))
 
     def _build_usual_preprocessing(self, config: ModelConfig) -> Preprocessing:
         return build_inception_preprocessing(config.image_size, config.num_channels)
@@ -77,7 +79,7 @@ class GoogleFormat(Format):
         config = self._require_held(model.config, hybrid=True)
         if config.pool == "map":
             raise self.refuse("a model with pool='map' (big-vision can)")
-        return with_rows(*as_table(model))
+        return add_class_positions(*positions_to_table(model))
 
     def _require_held(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
         config = require_transformer(self, config, hybrid=hybrid)
@@ -90,16 +92,18 @@ class GoogleFormat(Format):
         assert isinstance(config, ViTConfig)
         return list(self._entries(config))
 
-    def _entries(self, config: ViTConfig) -> Iterator[Entry]:
+    def _entries(self, config: ViTConfig) -> Iterator[TensorMapping]:
         d, p = config.width, config.patch_size
         if isinstance(config, HybridConfig):
             yield from stem_entries(config.stem)
-        yield Entry("patches.projection.weight", ("embedding/kernel",), "hwio", (p, p, config.patch_channels, d))
-        yield Entry("patches.projection.bias", ("embedding/bias",))
+        yield TensorMapping("patches.projection.weight", ("embedding/kernel",), "hwio", (p, p, config.patch_channels, d))
+        yield TensorMapping("patches.projection.bias", ("embedding/bias",))
         if config.has_class_token:
-            yield Entry("class_token", ("cls",), shape=(1, 1, d))
+            yield TensorMapping("class_token", ("cls",), shape=(1, 1, d))
         if config.position == "learned-1d":
-            yield Entry("positions.0.table", (self.positions,), shape=(1, config.num_position_rows + config.num_patches, d))
+            yield TensorMapping(
+                "positions.0.table", (self.positions,), shape=(1, config.num_position_rows + config.num_patches, d)
+            )
         for index in range(config.depth):
             yield from self._block_entries(index, config)
         yield from norm("norm", "Transformer/encoder_norm")
@@ -110,7 +114,7 @@ class GoogleFormat(Format):
         if config.num_classes > 0:
             yield from dense("head", "head")
 
-    def _block_entries(self, index: int, config: ViTConfig) -> Iterator[Entry]:
+    def _block_entries(self, index: int, config: ViTConfig) -> Iterator[TensorMapping]:
         ours, theirs = f"blocks.{index}", f"Transformer/encoderblock_{index}"
         norm_attention, attention, norm_mlp, mlp = (f"{theirs}/{name}" for name in self.block)
         yield from norm(f"{ours}.norm_attention", norm_attention)
@@ -135,7 +139,7 @@ class BigVision(GoogleFormat):
         config = self._require_held(model.config, hybrid=False)
         if config.position == "sincos-2d":
             return config, dict(model.state_dict())
-        return without_rows(*as_table(model))
+        return fold_class_positions(*positions_to_table(model))
 
 
 GOOGLE_2020 = GoogleFormat("google-2020", ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"))
@@ -144,7 +148,7 @@ GOOGLE_LINEN = GoogleFormat("google-linen", LINEN_BLOCK)
 BIG_VISION = BigVision("big-vision", LINEN_BLOCK, "pos_embedding")
 
 
-def infer_vit(given: Given, form: GoogleFormat) -> ViTConfig:
+def infer_vit(given: ForeignCheckpoint, form: GoogleFormat) -> ViTConfig:
     p, _, channels, width = given.shape("embedding/kernel", 4)
     first = "Transformer/encoderblock_0"
     _, num_heads, _ = given.shape(f"{first}/{form.block[1]}/query/kernel", 3)
@@ -164,12 +168,12 @@ def infer_vit(given: Given, form: GoogleFormat) -> ViTConfig:
     }
     if form.positions in given.tensors:
         rows = (0,) if isinstance(form, BigVision) else (int(has_class_token),)
-        grid, num_rows = settle_grid(given, given.shape(form.positions, 3)[1], rows)
+        grid, num_rows = resolve_grid(given, given.shape(form.positions, 3)[1], rows)
         shared["class_position"] = None if num_rows == int(has_class_token) else False
     else:
         # Nothing of sin-cos positions is stored, not even how many there are.
         shared["position"] = "sincos-2d"
-        grid = settle_unseen_grid(given, p)
+        grid = resolve_unseen_grid(given, p)
     if "conv_root/kernel" not in given.tensors:
         return ViTConfig(**shared, num_channels=channels, image_size=(grid[0] * p, grid[1] * p))
     stem = infer_stem(given)
@@ -177,50 +181,50 @@ def infer_vit(given: Given, form: GoogleFormat) -> ViTConfig:
     return HybridConfig(**shared, **stem, image_size=(grid[0] * stride, grid[1] * stride))
 
 
-def infer_stem(given: Given) -> dict[str, Any]:
+def infer_stem(given: ForeignCheckpoint) -> dict[str, Any]:
     *_, channels, root_dim = given.shape("conv_root/kernel", 4)
     stages = [given.count(rf"block{stage + 1}/unit(\d+)/") - 1 for stage in range(given.count(r"block(\d+)/unit") - 1)]
     return {"stem_stages": tuple(stages), "stem_width_factor": root_dim / 64, "num_channels": channels}
 
 
-def unstack(name: str, stored: StoredTensor) -> Iterator[tuple[str, StoredTensor]]:
+def unstack(name: str, stored: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
     """The slices of a tensor with a leading axis of depth, read once for all."""
     if stored.shape[0] > MAX_DEPTH:
         raise ValueError(f"{name} is a stack of {stored.shape[0]:,} blocks; the deepest models have a few dozen.")
     read = cache(stored.read)
     for index in range(stored.shape[0]):
-        slice_of = StoredTensor(stored.shape[1:], stored.dtype, lambda index=index: read()[index].clone())
+        slice_of = LazyTensor(stored.shape[1:], stored.dtype, lambda index=index: read()[index].clone())
         yield f"Transformer/encoderblock_{index}/{name}", slice_of
 
 
-def dense(ours: str, theirs: str) -> Iterator[Entry]:
-    yield Entry(f"{ours}.weight", (f"{theirs}/kernel",), "transposed")
-    yield Entry(f"{ours}.bias", (f"{theirs}/bias",))
+def dense(ours: str, theirs: str) -> Iterator[TensorMapping]:
+    yield TensorMapping(f"{ours}.weight", (f"{theirs}/kernel",), "transposed")
+    yield TensorMapping(f"{ours}.bias", (f"{theirs}/bias",))
 
 
-def norm(ours: str, theirs: str) -> Iterator[Entry]:
-    yield Entry(f"{ours}.weight", (f"{theirs}/scale",))
-    yield Entry(f"{ours}.bias", (f"{theirs}/bias",))
+def norm(ours: str, theirs: str) -> Iterator[TensorMapping]:
+    yield TensorMapping(f"{ours}.weight", (f"{theirs}/scale",))
+    yield TensorMapping(f"{ours}.bias", (f"{theirs}/bias",))
 
 
-def heads(ours: str, theirs: str, names: tuple[str, ...], config: ViTConfig) -> Iterator[Entry]:
+def heads(ours: str, theirs: str, names: tuple[str, ...], config: ViTConfig) -> Iterator[TensorMapping]:
     """Projections into the heads: (D, H, K) each there, packed one below the other here."""
     per_head = (config.num_heads, config.width // config.num_heads)
-    yield Entry(f"{ours}.weight", tuple(f"{theirs}/{n}/kernel" for n in names), "transposed", (config.width, *per_head))
-    yield Entry(f"{ours}.bias", tuple(f"{theirs}/{n}/bias" for n in names), shape=per_head)
+    yield TensorMapping(f"{ours}.weight", tuple(f"{theirs}/{n}/kernel" for n in names), "transposed", (config.width, *per_head))
+    yield TensorMapping(f"{ours}.bias", tuple(f"{theirs}/{n}/bias" for n in names), shape=per_head)
 
 
-def out(ours: str, theirs: str, config: ViTConfig) -> Iterator[Entry]:
+def out(ours: str, theirs: str, config: ViTConfig) -> Iterator[TensorMapping]:
     """From the heads back: (H, K, D)."""
     shape = (config.num_heads, config.width // config.num_heads, config.width)
-    yield Entry(f"{ours}.weight", (f"{theirs}/out/kernel",), "transposed", shape)
-    yield Entry(f"{ours}.bias", (f"{theirs}/out/bias",))
+    yield TensorMapping(f"{ours}.weight", (f"{theirs}/out/kernel",), "transposed", shape)
+    yield TensorMapping(f"{ours}.bias", (f"{theirs}/out/bias",))
 
 
-def map_head_entries(config: ViTConfig) -> Iterator[Entry]:
+def map_head_entries(config: ViTConfig) -> Iterator[TensorMapping]:
     ours, theirs = "attention_pool", "MAPHead_0"
     attention = f"{theirs}/MultiHeadDotProductAttention_0"
-    yield Entry(f"{ours}.attention.probe", (f"{theirs}/probe",), shape=(1, 1, config.width))
+    yield TensorMapping(f"{ours}.attention.probe", (f"{theirs}/probe",), shape=(1, 1, config.width))
     yield from heads(f"{ours}.attention.query", attention, ("query",), config)
     yield from heads(f"{ours}.attention.key_value", attention, ("key", "value"), config)
     yield from out(f"{ours}.attention.out", attention, config)
@@ -229,15 +233,15 @@ def map_head_entries(config: ViTConfig) -> Iterator[Entry]:
     yield from dense(f"{ours}.mlp.out", f"{theirs}/MlpBlock_0/Dense_1")
 
 
-def stem_entries(stem: ResNetConfig) -> Iterator[Entry]:
+def stem_entries(stem: ResNetConfig) -> Iterator[TensorMapping]:
     """The ResNet of a hybrid; blocks and units are counted from 1."""
-    yield Entry("stem.root.conv.weight", ("conv_root/kernel",), "hwio")
+    yield TensorMapping("stem.root.conv.weight", ("conv_root/kernel",), "hwio")
     yield from norm("stem.root.norm", "gn_root")
     for stage, unit, has_projection in stem.units():
         ours, theirs = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
         for number in (1, 2, 3):
-            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), "hwio")
+            yield TensorMapping(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), "hwio")
             yield from norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
         if has_projection:
-            yield Entry(f"{ours}.projection.weight", (f"{theirs}/conv_proj/kernel",), "hwio")
+            yield TensorMapping(f"{ours}.projection.weight", (f"{theirs}/conv_proj/kernel",), "hwio")
             yield from norm(f"{ours}.norm_projection", f"{theirs}/gn_proj")

@@ -10,26 +10,27 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrine.core.notices import notice
+from vitrine.core.console import warn_user
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
-from vitrine.formats.bit import require_bit
-from vitrine.formats.folding import as_table, with_rows
-from vitrine.formats.format import (
-    Described,
-    Format,
-    Given,
+from vitrine.formats.base import (
+    CheckpointFormat,
+    ForeignCheckpoint,
+    InferredModel,
+    add_class_positions,
     compute_grid,
+    positions_to_table,
     refuse_options,
     rename,
     require_transformer,
-    settle_grid,
-    settle_num_heads,
-    settle_preprocessing,
-    settle_vit,
+    resolve_grid,
+    resolve_num_heads,
+    resolve_preprocessing,
+    resolve_vit,
 )
+from vitrine.formats.bit import require_bit
 from vitrine.formats.huggingface_config import parse_processor, parse_size
-from vitrine.formats.layout import Entry, Layout, pair
-from vitrine.formats.tensors import Tensors
+from vitrine.formats.tensor_files import Tensors
+from vitrine.formats.tensor_mapping import Layout, TensorMapping, pair
 from vitrine.formats.timm import PORTED_STANDARDISE_EPS, infer_stages
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig, as_image_size
 from vitrine.models.model import Model
@@ -58,31 +59,31 @@ USUAL_BIT = {
 }
 
 
-class HuggingFace(Format):
+class HuggingFace(CheckpointFormat):
     name = "hf"
     container = "folder"
     gelu = "erf"
     norm_eps = 1e-12
 
-    def recognises(self, names: Iterable[str]) -> bool:
+    def matches(self, names: Iterable[str]) -> bool:
         return any(name.endswith((f"{PATCHES}.weight", ROOT)) for name in names)
 
     def tidy(self, tensors: Tensors) -> Tensors:
         bare = rename(tensors, [(FAMILY, ""), *OLD_NAMES])
         prefix = family_prefix(bare)
         if prefix in ("vit.", "deit.") and "pooler.dense.weight" in bare:
-            notice("The pooler beside the classifier was left out, as transformers does: the classifier does not read it.")
+            warn_user("The pooler beside the classifier was left out, as transformers does: the classifier does not read it.")
             bare = {name: stored for name, stored in bare.items() if not name.startswith("pooler.")}
         return {name if "classifier" in name else f"{prefix}{name}": stored for name, stored in bare.items()}
 
-    def describe(self, given: Given) -> Described:
+    def describe(self, given: ForeignCheckpoint) -> InferredModel:
         prefix = family_prefix(re.sub(FAMILY, "", name) for name in given.tensors)
         if f"{prefix}{ROOT}" in given.tensors:
             config = infer_bit(given, prefix)
         else:
             gelu, norm_eps = read_choices(given)
-            config = settle_vit(given, self, infer_vit(given, prefix), gelu, norm_eps)
-        return Described(config, describe_preprocessing(given, config), read_class_names(given, config))
+            config = resolve_vit(given, self, infer_vit(given, prefix), gelu, norm_eps)
+        return InferredModel(config, describe_preprocessing(given, config), read_class_names(given, config))
 
     def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
         if isinstance(model.config, ResNetConfig):
@@ -93,7 +94,7 @@ class HuggingFace(Format):
             raise self.refuse(f"a model with pool={config.pool!r}")
         if config.hidden_head and config.num_classes > 0:
             raise self.refuse("a hidden layer before a head (one without a head it can: add --num-classes 0)")
-        return with_rows(*as_table(model))
+        return add_class_positions(*positions_to_table(model))
 
     def layout(self, config: ModelConfig) -> Layout:
         if isinstance(config, ResNetConfig):
@@ -113,7 +114,7 @@ def family_prefix(bare: Iterable[str]) -> str:
     return "bit." if ROOT in names else "deit." if "embeddings.distillation_token" in names else "vit."
 
 
-def infer_vit(given: Given, prefix: str) -> ViTConfig:
+def infer_vit(given: ForeignCheckpoint, prefix: str) -> ViTConfig:
     said = given.config or {}
     kind = said.get("model_type", "vit")
     if kind not in ("vit", "deit"):
@@ -127,14 +128,14 @@ def infer_vit(given: Given, prefix: str) -> ViTConfig:
     image_size = read_image_size(given)
     known_grid = None if image_size is None else compute_grid(image_size, p, None)
     num_positions = given.shape(f"{prefix}embeddings.position_embeddings", 3)[1]
-    grid, _ = settle_grid(given, num_positions, (num_readout,), known_grid)
+    grid, _ = resolve_grid(given, num_positions, (num_readout,), known_grid)
     if image_size is None or grid != known_grid:
         image_size = (grid[0] * p, grid[1] * p)
     head = next((name for name in HEADS if name in given.tensors), None)
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=settle_num_heads(given, width, mlp_dim, given.read_count(given.config or {}, "num_attention_heads")),
+        num_heads=resolve_num_heads(given, width, mlp_dim, given.read_count(given.config or {}, "num_attention_heads")),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,
@@ -145,7 +146,7 @@ def infer_vit(given: Given, prefix: str) -> ViTConfig:
     )
 
 
-def infer_bit(given: Given, prefix: str) -> ResNetConfig:
+def infer_bit(given: ForeignCheckpoint, prefix: str) -> ResNetConfig:
     for name, value in USUAL_BIT.items():
         said = (given.config or {}).get(name, value)
         if said != value and (said or value):  # no padding is None or empty
@@ -162,14 +163,14 @@ def infer_bit(given: Given, prefix: str) -> ResNetConfig:
     )
 
 
-def require_agreement(given: Given, seen: dict[str, int]) -> None:
+def require_agreement(given: ForeignCheckpoint, seen: dict[str, int]) -> None:
     for name, value in seen.items():
         said = (given.config or {}).get(name, value)
         if said != value:
             raise ValueError(f"{given.source}: config.json says {name}={said!r}, and the tensors show {value}.")
 
 
-def read_choices(given: Given) -> tuple[str | None, float | None]:
+def read_choices(given: ForeignCheckpoint) -> tuple[str | None, float | None]:
     """The kind of GELU and LayerNorm's epsilon, as far as config.json says them."""
     if given.config is None:
         return None, None
@@ -184,7 +185,7 @@ def read_choices(given: Given) -> tuple[str | None, float | None]:
     return GELUS[activation], norm_eps
 
 
-def read_image_size(given: Given) -> tuple[int, int] | None:
+def read_image_size(given: ForeignCheckpoint) -> tuple[int, int] | None:
     """One number or two. Where config.json leaves it out, the library's own default of 224 holds."""
     if given.config is None:
         return None
@@ -197,7 +198,7 @@ def read_image_size(given: Given) -> tuple[int, int] | None:
             raise ValueError(f"{given.source}: config.json says image_size={other!r}; needed is a number or two.")
 
 
-def read_class_names(given: Given, config: ModelConfig) -> tuple[str, ...] | None:
+def read_class_names(given: ForeignCheckpoint, config: ModelConfig) -> tuple[str, ...] | None:
     """`id2label`, unless its names are the ones that the library makes up."""
     labels = (given.config or {}).get("id2label")
     if not isinstance(labels, dict) or config.num_classes == 0:
@@ -208,32 +209,32 @@ def read_class_names(given: Given, config: ModelConfig) -> tuple[str, ...] | Non
     return tuple(str(name) for name in names)
 
 
-def describe_preprocessing(given: Given, config: ModelConfig) -> Preprocessing:
+def describe_preprocessing(given: ForeignCheckpoint, config: ModelConfig) -> Preprocessing:
     if given.processor is not None and given.facts.preprocess is None:
         return parse_processor(given.processor, config)
     is_deit = isinstance(config, ViTConfig) and config.distillation_token
     build = build_imagenet_preprocessing if is_deit else build_inception_preprocessing
-    return settle_preprocessing(given, build(config.image_size, config.num_channels))
+    return resolve_preprocessing(given, build(config.image_size, config.num_channels))
 
 
-def read_crop(given: Given) -> tuple[int, int] | None:
+def read_crop(given: ForeignCheckpoint) -> tuple[int, int] | None:
     """The size of BiT's images, which its own configuration does not hold."""
     said = given.processor or {}
     size = parse_size(said.get("crop_size") or said.get("size"))
     return as_image_size(size) if size is not None else None
 
 
-def vit_entries(config: ViTConfig) -> Iterator[Entry]:
+def vit_entries(config: ViTConfig) -> Iterator[TensorMapping]:
     d, p = config.width, config.patch_size
     prefix = "" if config.num_classes == 0 else "deit." if config.distillation_token else "vit."
     embeddings = f"{prefix}embeddings"
-    yield Entry("class_token", (f"{embeddings}.cls_token",), shape=(1, 1, d))
+    yield TensorMapping("class_token", (f"{embeddings}.cls_token",), shape=(1, 1, d))
     if config.distillation_token:
-        yield Entry("distillation_token", (f"{embeddings}.distillation_token",), shape=(1, 1, d))
+        yield TensorMapping("distillation_token", (f"{embeddings}.distillation_token",), shape=(1, 1, d))
     num_positions = config.num_position_rows + config.num_patches
-    yield Entry("positions.0.table", (f"{embeddings}.position_embeddings",), shape=(1, num_positions, d))
-    yield Entry("patches.projection.weight", (f"{prefix}{PATCHES}.weight",), shape=(d, config.num_channels, p, p))
-    yield Entry("patches.projection.bias", (f"{prefix}{PATCHES}.bias",))
+    yield TensorMapping("positions.0.table", (f"{embeddings}.position_embeddings",), shape=(1, num_positions, d))
+    yield TensorMapping("patches.projection.weight", (f"{prefix}{PATCHES}.weight",), shape=(d, config.num_channels, p, p))
+    yield TensorMapping("patches.projection.bias", (f"{prefix}{PATCHES}.bias",))
     for index in range(config.depth):
         yield from block_entries(f"blocks.{index}", f"{prefix}layers.{index}")
     yield from pair("norm", f"{prefix}layernorm")
@@ -245,26 +246,26 @@ def vit_entries(config: ViTConfig) -> Iterator[Entry]:
             yield from pair("head_distillation", "distillation_classifier")
 
 
-def block_entries(ours: str, theirs: str) -> Iterator[Entry]:
+def block_entries(ours: str, theirs: str) -> Iterator[TensorMapping]:
     yield from pair(f"{ours}.norm_attention", f"{theirs}.layernorm_before")
     for last in ("weight", "bias"):
-        yield Entry(f"{ours}.attention.qkv.{last}", tuple(f"{theirs}.attention.{name}_proj.{last}" for name in "qkv"))
+        yield TensorMapping(f"{ours}.attention.qkv.{last}", tuple(f"{theirs}.attention.{name}_proj.{last}" for name in "qkv"))
     yield from pair(f"{ours}.attention.out", f"{theirs}.attention.o_proj")
     yield from pair(f"{ours}.norm_mlp", f"{theirs}.layernorm_after")
     yield from pair(f"{ours}.mlp.hidden", f"{theirs}.mlp.fc1")
     yield from pair(f"{ours}.mlp.out", f"{theirs}.mlp.fc2")
 
 
-def bit_entries(config: ResNetConfig) -> Iterator[Entry]:
+def bit_entries(config: ResNetConfig) -> Iterator[TensorMapping]:
     prefix = "" if config.num_classes == 0 else "bit."
-    yield Entry("root.conv.weight", (f"{prefix}{ROOT}",))
+    yield TensorMapping("root.conv.weight", (f"{prefix}{ROOT}",))
     for stage, unit, has_projection in config.units():
         ours, theirs = f"blocks.{stage}.{unit}", f"{prefix}encoder.stages.{stage}.layers.{unit}"
         for number in (1, 2, 3):
             yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-            yield Entry(f"{ours}.conv{number}.weight", (f"{theirs}.conv{number}.weight",))
+            yield TensorMapping(f"{ours}.conv{number}.weight", (f"{theirs}.conv{number}.weight",))
         if has_projection:
-            yield Entry(f"{ours}.projection.weight", (f"{theirs}.downsample.conv.weight",))
+            yield TensorMapping(f"{ours}.projection.weight", (f"{theirs}.downsample.conv.weight",))
     yield from pair("norm", f"{prefix}norm")
     if config.num_classes > 0:
         yield from pair("head", "classifier.1")

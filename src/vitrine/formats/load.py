@@ -9,36 +9,31 @@ from typing import Any
 
 from torch import Tensor
 
-import vitrine
+from vitrine.core.console import join_names, summarise, warn_user
 from vitrine.core.files import parse_json, read_json
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names, summarise
-from vitrine.data.preprocessing import (
-    Preprocessing,
-    build_imagenet_preprocessing,
-    build_inception_preprocessing,
-)
+from vitrine.core.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub_reference
+from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel
 from vitrine.formats.checkpoint import (
     DESCRIPTION_KEY,
     SEAL_KEY,
     SIDE_FILE_ENDING,
     Checkpoint,
+    CheckpointMetadata,
     Checksum,
-    Description,
     is_description,
     open_sealed,
     parse_description,
 )
-from vitrine.formats.config import Facts
-from vitrine.formats.format import Described, Format, Given
-from vitrine.formats.hub import INDEX, PICKLED, SINGLE, fetch_repository, is_hub_reference
+from vitrine.formats.config import Overrides
 from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor, parse_processor
-from vitrine.formats.known import recognise, strip_prefixes
-from vitrine.formats.layout import require_fit
-from vitrine.formats.tensors import TensorFile, Tensors, open_tensors
+from vitrine.formats.registry import recognise, strip_prefixes
+from vitrine.formats.tensor_files import TensorFile, Tensors, open_tensors
+from vitrine.formats.tensor_mapping import require_fit
 from vitrine.models.config import HybridConfig, ModelConfig, ResizeMethod, ResNetConfig, ViTConfig, as_image_size
 from vitrine.models.model import Model
-from vitrine.models.registry import build_empty
+from vitrine.models.registry import build_meta_model
+from vitrine.version import __version__
 
 # What a folder may keep its weights as, in the order of preference.
 WEIGHT_FILES = (SINGLE, INDEX, PICKLED)
@@ -50,7 +45,7 @@ def load_model(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     *,
-    facts: Facts | None = None,
+    facts: Overrides | None = None,
     resize_method: ResizeMethod = "paper",
 ) -> Model[Any]:
     """The model of `load_checkpoint`, in evaluation mode. Take that one where preprocessing and class names matter too."""
@@ -62,7 +57,7 @@ def load_checkpoint(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     *,
-    facts: Facts | None = None,
+    facts: Overrides | None = None,
     resize_method: ResizeMethod = "paper",
 ) -> Checkpoint:
     """A checkpoint from a folder, a file or `hf://org/name[@revision]`, in float32 and on the processor.
@@ -71,7 +66,7 @@ def load_checkpoint(
     its own, and says so; `image_size` resizes the positions. `facts` are the caller's word on what weights do not tell; what
     then nobody says is taken as usual for the format, with one `Notice` that names it.
     """
-    facts = facts or Facts()
+    facts = facts or Overrides()
     path = locate(source)
     with naming(str(source)), open_tensors(path) as file:
         checkpoint = read_checkpoint(file, str(source), facts)
@@ -106,7 +101,7 @@ def locate(source: str | Path) -> Path:
     if not path.is_file():
         beside = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
         raise FileNotFoundError(
-            f"No checkpoint at {path}; in that place: {list_names(beside) or 'nothing'}. "
+            f"No checkpoint at {path}; in that place: {join_names(beside) or 'nothing'}. "
             "Give a folder, a file, or hf://org/name for one on the hub."
         )
     return path
@@ -120,25 +115,25 @@ def find_weights(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValueError(f"{folder} holds several files of weights, {list_names([p.name for p in found])}: give one of them.")
+        raise ValueError(f"{folder} holds several files of weights, {join_names([p.name for p in found])}: give one of them.")
     beside = sorted(path.name for path in folder.iterdir())
     raise FileNotFoundError(
-        f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); it holds: {list_names(beside) or 'nothing'}."
+        f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); it holds: {join_names(beside) or 'nothing'}."
     )
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SideFiles:
     """What lies beside the weights, as far as there is any."""
 
-    own: Description | None
+    own: CheckpointMetadata | None
     config: dict[str, Any] | None
     processor: dict[str, Any] | None
 
 
-def read_surroundings(file: TensorFile) -> Surroundings:
+def read_side_files(file: TensorFile) -> SideFiles:
     config, processor = read_beside(file.path, "config.json"), read_beside(file.path, "preprocessor_config.json")
-    own: Description | None = None
+    own: CheckpointMetadata | None = None
     side = file.path.with_name(file.path.name + SIDE_FILE_ENDING)
     if side.is_file():
         own = parse_description(read_json(side), str(side))
@@ -148,17 +143,17 @@ def read_surroundings(file: TensorFile) -> Surroundings:
         own = None if was_edited(own, config, processor, str(file.path)) else own
     elif config is not None and is_description(config):
         own = parse_description(config, str(file.path.with_name("config.json")))
-    return Surroundings(own, config, processor)
+    return SideFiles(own, config, processor)
 
 
-def was_edited(own: Description, config: dict[str, Any] | None, processor: dict[str, Any] | None, name: str) -> bool:
+def was_edited(own: CheckpointMetadata, config: dict[str, Any] | None, processor: dict[str, Any] | None, name: str) -> bool:
     """Whether someone changed the JSON of a Hugging Face folder that we wrote: transformers follows it, so we do too."""
     if config is None or "model_type" not in config:
         return False
     written = describe_for_transformers(own.config, own.class_names), describe_processor(own.preprocessing, own.config)
     if json.loads(json.dumps(written)) == [config, processor]:
         return False
-    notice(f"The JSON files beside {name} were changed since it was written: they count, not the description within it.")
+    warn_user(f"The JSON files beside {name} were changed since it was written: they count, not the description within it.")
     return True
 
 
@@ -168,43 +163,45 @@ def read_beside(path: Path, name: str) -> dict[str, Any] | None:
     return read_json(path.with_name(name)) if belongs and path.with_name(name).is_file() else None
 
 
-def read_checkpoint(file: TensorFile, source: str, facts: Facts) -> Checkpoint:
-    surroundings = read_surroundings(file)
+def read_checkpoint(file: TensorFile, source: str, facts: Overrides) -> Checkpoint:
+    surroundings = read_side_files(file)
     tensors = strip_prefixes(file.tensors)
     form = recognise(tensors, source)
     tensors = form.tidy(tensors)
-    described = describe(form, tensors, source, facts, surroundings)
+    described = resolve_model(form, tensors, source, facts, surroundings)
     own = surroundings.own
-    model = fill(form, described.config, tensors, source, None if own is None else own.checksum)
+    model = load_weights(form, described.config, tensors, source, None if own is None else own.checksum)
     provenance = describe_origin(form, tensors, source) if own is None else own.provenance
     return Checkpoint(model, described.preprocessing, described.class_names, provenance)
 
 
-def describe_origin(form: Format, tensors: Tensors, source: str) -> dict[str, Any]:
+def describe_origin(form: CheckpointFormat, tensors: Tensors, source: str) -> dict[str, Any]:
     return {
         "source": source,
         "format": form.name,
         "dtypes": sorted({stored.dtype.removeprefix("torch.") for stored in tensors.values()}),
-        "read_by": f"vitrine {vitrine.__version__}",
+        "read_by": f"vitrine {__version__}",
     }
 
 
-def describe(form: Format, tensors: Tensors, source: str, facts: Facts, surroundings: Surroundings) -> Described:
+def resolve_model(
+    form: CheckpointFormat, tensors: Tensors, source: str, facts: Overrides, surroundings: SideFiles
+) -> InferredModel:
     """Our own description where there is one, else what the format makes of the tensors; the user's word above both."""
     own = surroundings.own
     if own is not None:
-        described = Described(apply_facts(own.config, facts), own.preprocessing, own.class_names)
+        described = InferredModel(apply_overrides(own.config, facts), own.preprocessing, own.class_names)
     else:
-        given = Given(source, tensors, facts, surroundings.config, surroundings.processor)
+        given = ForeignCheckpoint(source, tensors, facts, surroundings.config, surroundings.processor)
         described = form.describe(given)
         if given.assumed:
-            notice(f"{source} does not say, and was taken as usual for {form.name}: {'; '.join(given.assumed)}.")
-        refuse_vain_facts(described.config, facts)
+            warn_user(f"{source} does not say, and was taken as usual for {form.name}: {'; '.join(given.assumed)}.")
+        reject_unused_overrides(described.config, facts)
     return described
 
 
-def apply_facts(config: ModelConfig, facts: Facts) -> ModelConfig:
-    refuse_vain_facts(config, facts)
+def apply_overrides(config: ModelConfig, facts: Overrides) -> ModelConfig:
+    reject_unused_overrides(config, facts)
     if facts.grid is not None and facts.grid != config.grid:
         raise ValueError(
             f"grid={facts.grid} contradicts the checkpoint, which knows its grid to be {config.grid}: leave it out."
@@ -213,7 +210,7 @@ def apply_facts(config: ModelConfig, facts: Facts) -> ModelConfig:
     return replace(config, **{name: value for name, value in said.items() if value is not None})
 
 
-def refuse_vain_facts(config: ModelConfig, facts: Facts) -> None:
+def reject_unused_overrides(config: ModelConfig, facts: Overrides) -> None:
     """A word that changes nothing was meant for another model."""
     said = [field.name for field in fields(facts) if field.name != "preprocess" and getattr(facts, field.name) is not None]
     if not isinstance(config, ViTConfig):
@@ -244,11 +241,13 @@ def choose_preprocessing(wish: Preprocessing | str | Path, config: ModelConfig) 
         raise ValueError(f"{path} does not describe a preprocessing: {error}") from None
 
 
-def fill(form: Format, config: ModelConfig, tensors: Tensors, source: str, checksum: str | None) -> Model[Any]:
+def load_weights(
+    form: CheckpointFormat, config: ModelConfig, tensors: Tensors, source: str, checksum: str | None
+) -> Model[Any]:
     """The model with the file's numbers. Each tensor is read once and alone, so little more than the model is in memory."""
     require_depth(config, tensors, source)
     try:
-        model = build_empty(config)
+        model = build_meta_model(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # torch's words on sizes beyond 64 bits
         raise ValueError(f"{source} describes a model that cannot be: {summarise(error)}.") from None
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -284,10 +283,10 @@ def with_new_head(checkpoint: Checkpoint, num_classes: int, source: str) -> Chec
     had_hidden_layer = getattr(model.config, "hidden_head", False)
     model.reset_head(num_classes)
     if num_classes == 0:
-        notice(f"The head of {source}, of {old} classes, was left out, as asked for: the model returns its features.")
+        warn_user(f"The head of {source}, of {old} classes, was left out, as asked for: the model returns its features.")
     else:
         lost = "its head and the hidden layer before it were" if had_hidden_layer else "its head was"
-        notice(f"{source} has {old} classes and {num_classes} were asked for: {lost} replaced by a new one of zeros.")
+        warn_user(f"{source} has {old} classes and {num_classes} were asked for: {lost} replaced by a new one of zeros.")
     return replace(checkpoint, class_names=None)
 
 

@@ -11,19 +11,18 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-import vitrine
-from vitrine.core.files import whole_file, whole_folder, write_json
-from vitrine.core.notices import notice
-from vitrine.core.sentences import summarise
+from vitrine.core.console import summarise, warn_user
+from vitrine.core.files import atomic_file, atomic_folder, write_json
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
-from vitrine.formats.checkpoint import SIDE_FILE_ENDING, Checkpoint, Description, compute_checksum, seal
+from vitrine.formats.base import CheckpointFormat
+from vitrine.formats.checkpoint import SIDE_FILE_ENDING, Checkpoint, CheckpointMetadata, compute_checksum, seal
 from vitrine.formats.config import FORMAT_NAMES, FormatName
-from vitrine.formats.format import Format
 from vitrine.formats.huggingface_config import describe_for_transformers, describe_processor
-from vitrine.formats.known import FORMATS
+from vitrine.formats.registry import FORMATS
 from vitrine.formats.timm import PORTED_STANDARDISE_EPS
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
+from vitrine.version import __version__
 
 Written = Mapping[str, Tensor]
 FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json", "training.safetensors", "recipe.json")
@@ -40,7 +39,7 @@ def save_model(
     """Write a model in one of the formats; without `preprocessing` the paper's is recorded, and that is said."""
     if preprocessing is None:
         preprocessing = build_inception_preprocessing(model.config.image_size, model.config.num_channels)
-        notice(
+        warn_user(
             f"{path} records the paper's preprocessing (straight to the model's size, values in [-1, 1]), since no other was "
             "given: pass preprocessing=, or save the Checkpoint of load_checkpoint by save_checkpoint."
         )
@@ -68,8 +67,10 @@ def save_checkpoint(
     tensors = {name: part for entry in form.layout(config) for name, part in entry.write(state[entry.ours])}
     if path.suffix == ".npz":
         tensors = {name: as_numpy_kind(tensor) for name, tensor in tensors.items()}
-    provenance = {**checkpoint.provenance, "written_by": f"vitrine {vitrine.__version__}"}
-    description = Description(config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors))
+    provenance = {**checkpoint.provenance, "written_by": f"vitrine {__version__}"}
+    description = CheckpointMetadata(
+        config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors)
+    )
     try:
         if form.container == "folder":
             write_folder(form, path, tensors, description, write_beside)
@@ -96,13 +97,13 @@ def as_numpy_kind(tensor: Tensor) -> Tensor:
 
 
 def write_folder(
-    form: Format,
+    form: CheckpointFormat,
     path: Path,
     tensors: Written,
-    description: Description,
+    description: CheckpointMetadata,
     write_beside: Callable[[Path], None] | None,
 ) -> None:
-    with whole_folder(path, FOLDER_FILES) as folder:
+    with atomic_folder(path, FOLDER_FILES) as folder:
         if write_beside is not None:
             write_beside(folder)
         if form.name == "vitrine":
@@ -114,9 +115,9 @@ def write_folder(
         write_json(folder / "preprocessor_config.json", describe_processor(description.preprocessing, description.config))
 
 
-def write_file(path: Path, tensors: Written, description: Description) -> None:
+def write_file(path: Path, tensors: Written, description: CheckpointMetadata) -> None:
     side = path.with_name(path.name + SIDE_FILE_ENDING)
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         if path.suffix == ".safetensors":
             save_file(dict(tensors), partial, metadata=describe_in_metadata(description))
         else:
@@ -136,12 +137,12 @@ def write_numbers(file: BinaryIO, suffix: str, tensors: Written) -> None:
         torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
 
 
-def describe_in_metadata(description: Description) -> dict[str, str]:
+def describe_in_metadata(description: CheckpointMetadata) -> dict[str, str]:
     # transformers refuses safetensors whose metadata lack the framework's name.
     return {"format": "pt", **seal(description)}
 
 
-def warn_of_other_readers(form: Format, config: ModelConfig, path: Path) -> None:
+def warn_of_other_readers(form: CheckpointFormat, config: ModelConfig, path: Path) -> None:
     """Our own reader finds GELU and epsilon beside the weights; other programs take their usual ones, if not told."""
     told = form.name in ("vitrine", "hf")
     others: list[str] = []
@@ -155,6 +156,6 @@ def warn_of_other_readers(form: Format, config: ModelConfig, path: Path) -> None
         if config.epsilons != usual.epsilons:
             others.append(f"epsilons {config.epsilons[0]:g} and {config.epsilons[1]:g}, where {usual.epsilons} are usual")
     if form.name == "hf" and isinstance(config, ViTConfig) and config.num_classes == 0 and not config.hidden_head:
-        notice(f"{path} has neither head nor pooler: load it in transformers with add_pooling_layer=False.")
+        warn_user(f"{path} has neither head nor pooler: load it in transformers with add_pooling_layer=False.")
     if others:
-        notice(f"{path} was written for a model with {' and '.join(others)} for {form.name}: set that in other programs.")
+        warn_user(f"{path} was written for a model with {' and '.join(others)} for {form.name}: set that in other programs.")

@@ -7,50 +7,51 @@ from typing import Any
 from torch import Tensor
 
 from vitrine.data.preprocessing import build_imagenet_preprocessing
-from vitrine.formats.folding import as_table, with_rows
-from vitrine.formats.format import (
-    Described,
-    Format,
-    Given,
+from vitrine.formats.base import (
+    CheckpointFormat,
+    ForeignCheckpoint,
+    InferredModel,
+    add_class_positions,
+    positions_to_table,
     refuse_options,
     rename,
     require_transformer,
-    settle_grid,
-    settle_num_heads,
-    settle_preprocessing,
-    settle_vit,
+    resolve_grid,
+    resolve_num_heads,
+    resolve_preprocessing,
+    resolve_vit,
 )
-from vitrine.formats.layout import Entry, Layout, pair
-from vitrine.formats.tensors import Tensors
+from vitrine.formats.tensor_files import Tensors
+from vitrine.formats.tensor_mapping import Layout, TensorMapping, pair
 from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.model import Model
 
 LAYER = "encoder.layers.encoder_layer"
 
 
-class Torchvision(Format):
+class Torchvision(CheckpointFormat):
     name = "torchvision"
     container = "torch"
     gelu = "erf"
 
-    def recognises(self, names: Iterable[str]) -> bool:
+    def matches(self, names: Iterable[str]) -> bool:
         return {"conv_proj.weight", "encoder.pos_embedding"} <= set(names)
 
     def tidy(self, tensors: Tensors) -> Tensors:
         # The released files are older than the present class, which renames these when it loads them.
         return rename(tensors, [(r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3.")])
 
-    def describe(self, given: Given) -> Described:
-        config = settle_vit(given, self, infer_vit(given))
+    def describe(self, given: ForeignCheckpoint) -> InferredModel:
+        config = resolve_vit(given, self, infer_vit(given))
         usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
-        return Described(config, settle_preprocessing(given, replace(usual, interpolation="bilinear")))
+        return InferredModel(config, resolve_preprocessing(given, replace(usual, interpolation="bilinear")))
 
     def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
         config = require_transformer(self, model.config)
         refuse_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token")
         if config.pool != "class":
             raise self.refuse(f"a model with pool={config.pool!r}")
-        return with_rows(*as_table(model))
+        return add_class_positions(*positions_to_table(model))
 
     def layout(self, config: ModelConfig) -> Layout:
         assert isinstance(config, ViTConfig)
@@ -60,15 +61,15 @@ class Torchvision(Format):
 TORCHVISION = Torchvision()
 
 
-def infer_vit(given: Given) -> ViTConfig:
+def infer_vit(given: ForeignCheckpoint) -> ViTConfig:
     width, channels, p, _ = given.shape("conv_proj.weight", 4)
     depth = given.count(r"encoder\.layers\.encoder_layer_(\d+)\.")
     mlp_dim, _ = given.shape(f"{LAYER}_0.mlp.0.weight", 2)
-    grid, _ = settle_grid(given, given.shape("encoder.pos_embedding", 3)[1], (1,))
+    grid, _ = resolve_grid(given, given.shape("encoder.pos_embedding", 3)[1], (1,))
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=settle_num_heads(given, width, mlp_dim),
+        num_heads=resolve_num_heads(given, width, mlp_dim),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,
@@ -78,17 +79,19 @@ def infer_vit(given: Given) -> ViTConfig:
     )
 
 
-def entries(config: ViTConfig) -> Iterator[Entry]:
+def entries(config: ViTConfig) -> Iterator[TensorMapping]:
     d, p = config.width, config.patch_size
-    yield Entry("class_token", ("class_token",), shape=(1, 1, d))
-    yield Entry("patches.projection.weight", ("conv_proj.weight",), shape=(d, config.num_channels, p, p))
-    yield Entry("patches.projection.bias", ("conv_proj.bias",))
-    yield Entry("positions.0.table", ("encoder.pos_embedding",), shape=(1, config.num_position_rows + config.num_patches, d))
+    yield TensorMapping("class_token", ("class_token",), shape=(1, 1, d))
+    yield TensorMapping("patches.projection.weight", ("conv_proj.weight",), shape=(d, config.num_channels, p, p))
+    yield TensorMapping("patches.projection.bias", ("conv_proj.bias",))
+    yield TensorMapping(
+        "positions.0.table", ("encoder.pos_embedding",), shape=(1, config.num_position_rows + config.num_patches, d)
+    )
     for index in range(config.depth):
         ours, theirs = f"blocks.{index}", f"{LAYER}_{index}"
         yield from pair(f"{ours}.norm_attention", f"{theirs}.ln_1")
-        yield Entry(f"{ours}.attention.qkv.weight", (f"{theirs}.self_attention.in_proj_weight",))
-        yield Entry(f"{ours}.attention.qkv.bias", (f"{theirs}.self_attention.in_proj_bias",))
+        yield TensorMapping(f"{ours}.attention.qkv.weight", (f"{theirs}.self_attention.in_proj_weight",))
+        yield TensorMapping(f"{ours}.attention.qkv.bias", (f"{theirs}.self_attention.in_proj_bias",))
         yield from pair(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
         yield from pair(f"{ours}.norm_mlp", f"{theirs}.ln_2")
         yield from pair(f"{ours}.mlp.hidden", f"{theirs}.mlp.0")

@@ -29,7 +29,7 @@ def count_layers(model: Model[Any]) -> int:
 
 
 @torch.no_grad()
-def observe_attention(model: Model[Any], images: Tensor, look: Look) -> Encoded:
+def stream_attention(model: Model[Any], images: Tensor, look: Look) -> Encoded:
     """Normalised images through the model; `look(layer, maps)` sees each layer's maps (B, H, T, T), from reader to read."""
 
     def observe(name: str, tensor: Tensor) -> None:
@@ -41,7 +41,7 @@ def observe_attention(model: Model[Any], images: Tensor, look: Look) -> Encoded:
 
 
 def compute_attention(model: Model[Any], images: Tensor, layer: int) -> Tensor:
-    """The maps of one layer (B, H, T, T), which are kept; of many images take `observe_attention`."""
+    """The maps of one layer (B, H, T, T), which are kept; of many images take `stream_attention`."""
     require_numbers("layer", (layer,), count_layers(model))
     name = f"blocks.{layer}.attention"
     with torch.no_grad():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.checks import require_field_types
+from vitrine.core.config_checks import require_field_types
 
 Fusion = Literal["mean", "max", "min"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.inspection.attention import compute_stride, count_layers, observe_attention
+from vitrine.inspection.attention import compute_stride, count_layers, stream_attention
 from vitrine.models.config import ViTConfig
 from vitrine.models.model import Model
 
@@ -60,5 +60,5 @@ def measure_distances(model: Model[Any], batches: Iterable[Tensor]) -> Distances
     """Over batches of normalised images; the paper takes 128 images."""
     meter = DistanceMeter(model.config, count_layers(model))
     for images in batches:
-        observe_attention(model, images, meter.add)
+        stream_attention(model, images, meter.add)
     return meter.finish()

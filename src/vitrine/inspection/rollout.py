@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.inspection.attention import count_layers, observe_attention
+from vitrine.inspection.attention import count_layers, stream_attention
 from vitrine.inspection.config import RolloutConfig
 from vitrine.models.model import Model
 
@@ -47,6 +47,6 @@ def compute_rollout(model: Model[Any], images: Tensor, config: RolloutConfig | N
     """Of normalised images: (B, T, T), the share of each input token in each output token."""
     count_layers(model)
     rollout = Rollout(config or RolloutConfig())
-    observe_attention(model, images, lambda layer, maps: rollout.add(maps))
+    stream_attention(model, images, lambda layer, maps: rollout.add(maps))
     assert rollout.joint is not None
     return rollout.joint

@@ -1,0 +1,1 @@
+"""Vision Transformers, BiT ResNets, hybrids and axial models."""

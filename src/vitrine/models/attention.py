@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.models.initialisation import init_xavier_uniform
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.positions import RelativePositions
+from vitrine.models.weight_init import init_xavier_uniform
 
 # Up to so many tokens, plain products are quicker on processors than the fused kernel, above all in the backward pass
 # (docs/log.md). The maps then hold at most so many numbers per token and head: memory still grows with the tokens only.
@@ -26,7 +26,7 @@ class SelfAttention(nn.Module):
         init_xavier_uniform(self.qkv, num_packed=3)
         init_xavier_uniform(self.out)
 
-    def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
+    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
         b, t, d = x.shape
         qkv = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (3, B, H, T, K)
         bias = None if self.relative is None else self.relative(qkv[0])  # (B, H, T, T)

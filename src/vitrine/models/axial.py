@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitrine.models.attention import SelfAttention
 from vitrine.models.blocks import EncoderBlock
 from vitrine.models.config import ViTConfig
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.vit import VisionTransformer
 
 
@@ -22,7 +22,7 @@ class AxialAttention(SelfAttention):
         self.axis = axis
         self.grid = config.grid
 
-    def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
+    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
         grid = x.unflatten(1, self.grid)  # (B, R, S, D)
         if self.axis == "row":
             return super().forward(grid.flatten(0, 1), taps).view_as(x)
@@ -42,7 +42,7 @@ class AxialBlock(nn.Module):
         self.rows = EncoderBlock(config, index, AxialAttention(config, "row"))
         self.columns = EncoderBlock(config, index, AxialAttention(config, "column"))
 
-    def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
+    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
         x = self.rows(x, None if taps is None else taps.under("rows"))
         return self.columns(x, None if taps is None else taps.under("columns"))
 

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from vitrine.models.attention import SelfAttention
 from vitrine.models.config import ViTConfig
-from vitrine.models.initialisation import init_xavier_uniform
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.positions import RelativePositions
+from vitrine.models.weight_init import init_xavier_uniform
 
 
 class EncoderBlock(nn.Module):
@@ -28,7 +28,7 @@ class EncoderBlock(nn.Module):
         self.mlp = build_mlp(config)
         self.branch_mlp = ResidualBranch(config, index)
 
-    def forward(self, x: Tensor, taps: Taps | None = None) -> Tensor:
+    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
         x = x + self.branch_attention(self.attention(self.norm_attention(x), taps))  # eq. 2
         x = x + self.branch_mlp(self.mlp(self.norm_mlp(x)))  # eq. 3
         if taps is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
+from vitrine.core.config_checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
 
 Pool = Literal["class", "mean", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]

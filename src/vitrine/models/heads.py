@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitrine.models.attention import ProbeAttention
 from vitrine.models.blocks import build_mlp, build_norm
 from vitrine.models.config import ViTConfig
-from vitrine.models.initialisation import init_lecun_normal
+from vitrine.models.weight_init import init_lecun_normal
 
 
 class AttentionPool(nn.Module):

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from vitrine.models.config import HybridConfig, ResizeMethod
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.resnet import ResNet
 from vitrine.models.vit import VisionTransformer
 
@@ -17,7 +17,7 @@ class Hybrid(VisionTransformer):
     def intermediates(self) -> tuple[str, ...]:
         return (*(f"stem.{name}" for name in self.stem.intermediates), *super().intermediates)
 
-    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         stem_taps = None if taps is None else taps.under("stem")
         features = self.stem.encode_map(self.stem.embed_map(images, stem_taps), stem_taps)
         return self.patches(features), self.config.grid

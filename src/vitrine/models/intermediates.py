@@ -9,7 +9,7 @@ from torch import Tensor
 Observe = Callable[[str, Tensor], None]
 
 
-class Taps:
+class IntermediateRecorder:
     """Where intermediates go on their way through a model. A plain forward pass has none (`None` in its place)."""
 
     def __init__(self, keep: Sequence[str], observe: Observe | None, prefix: str = "") -> None:
@@ -18,9 +18,9 @@ class Taps:
         self.prefix = prefix
         self.kept: dict[str, Tensor] = {}
 
-    def under(self, name: str) -> "Taps":
+    def under(self, name: str) -> "IntermediateRecorder":
         """The same taps, for a part of the model whose names start with `name`."""
-        part = Taps(self.keep, self.observe, f"{self.prefix}{name}.")
+        part = IntermediateRecorder(self.keep, self.observe, f"{self.prefix}{name}.")
         part.kept = self.kept
         return part
 

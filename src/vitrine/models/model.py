@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrine.models.config import ModelConfig, ResizeMethod
 from vitrine.models.heads import build_linear_head
-from vitrine.models.intermediates import Observe, Taps, require_known_names
+from vitrine.models.intermediates import IntermediateRecorder, Observe, require_known_names
 
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 Edit = Callable[[Tensor], Tensor]
@@ -48,11 +48,11 @@ class Model(nn.Module, Generic[ConfigT]):
         """Every name that `keep` can ask for and `observe` will see, in order."""
         raise NotImplementedError
 
-    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         """What `embed` returns, for images of the right size."""
         raise NotImplementedError
 
-    def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
         """From the patch tokens of `embed`, possibly edited, to the tokens of `Encoded`."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class Model(nn.Module, Generic[ConfigT]):
         taps = None
         if patterns or observe is not None:
             require_known_names(patterns, self.intermediates)
-            taps = Taps(patterns, observe)
+            taps = IntermediateRecorder(patterns, observe)
         tokens, _ = self.embed_images(images, taps)
         if edit is not None:
             tokens = require_same_shape(edit(tokens), tokens)

@@ -5,7 +5,7 @@ Shapes: B batch, C channels, P patch size, R rows and S columns of the grid, N =
 
 from torch import Tensor, nn
 
-from vitrine.models.initialisation import init_lecun_normal
+from vitrine.models.weight_init import init_lecun_normal
 
 
 class PatchEmbedding(nn.Module):

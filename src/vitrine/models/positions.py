@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.models.config import ResizeMethod, ViTConfig
-from vitrine.models.initialisation import init_positions
+from vitrine.models.weight_init import init_positions
 
 Grid = tuple[int, int]
 

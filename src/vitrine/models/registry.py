@@ -1,11 +1,14 @@
-"""Model names: a table of variants, a grammar for the rest, and the canonical list that tests walk through.
+"""Model names, one table of families, config to JSON and back.
+
+Model names: a table of variants, a grammar for the rest, and the canonical list that tests walk through.
 
 No torch is imported before a model is built.
+A configuration as JSON and back. What comes back may be from anywhere, so everything about it is checked.
 """
 
 import difflib
 import re
-from dataclasses import fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +100,7 @@ def build_model(
     return getattr(import_module(module), class_name)(config)
 
 
-def build_empty(config: ModelConfig) -> "Model[Any]":
+def build_meta_model(config: ModelConfig) -> "Model[Any]":
     """A model without memory for its weights, on the meta device: names and shapes, to be given numbers from a file."""
     import torch
 
@@ -197,3 +200,39 @@ def nearest_names(name: str) -> list[str]:
     offered = [known for known in MODELS if known.casefold() in near]
     # `ViT-b/16` and `ViT-B/16` differ only in case: what was typed decides.
     return sorted(offered, key=lambda known: -difflib.SequenceMatcher(None, name, known).ratio())[:3]
+
+
+KINDS: dict[str, type[ModelConfig]] = {
+    "vit": ViTConfig,
+    "axial": AxialConfig,
+    "hybrid": HybridConfig,
+    "resnet": ResNetConfig,
+}
+# No size of a model comes near; larger numbers would only serve to make a reader compute for ever.
+LARGEST = 10_000_000
+
+
+def config_to_json(config: ModelConfig) -> dict[str, Any]:
+    kind = next(name for name, known in KINDS.items() if type(config) is known)
+    return {"kind": kind, **asdict(config)}
+
+
+def config_from_json(content: object) -> ModelConfig:
+    name = content.get("kind") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(name, str) or name not in KINDS:
+        raise ValueError(f"A model's description must name its kind, one of {', '.join(KINDS)}; it is {content!r:.80}.")
+    kind = KINDS[name]
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items() if name != "kind"}
+    known = {field.name: field for field in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            raise ValueError(f"A {content['kind']} has no field {name!r}{hint}. A newer version may have written it.")
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, int | float) and not -LARGEST <= number <= LARGEST for number in numbers):
+            raise ValueError(f"{name}={value!r} is no size of a model.")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise ValueError(f"The description of a {content['kind']} lacks {', '.join(missing)}.")
+    return kind(**values)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.models.config import ResizeMethod, ResNetConfig, as_image_size, needs_projection
-from vitrine.models.initialisation import init_lecun_normal
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.model import Encoded, Model
+from vitrine.models.weight_init import init_lecun_normal
 
 
 class ResNet(Model[ResNetConfig]):
@@ -34,21 +34,21 @@ class ResNet(Model[ResNetConfig]):
     def intermediates(self) -> tuple[str, ...]:
         return ("root", *(f"blocks.{stage}.output" for stage in range(len(self.blocks))))
 
-    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         """The places of the root's feature map as tokens: the nearest thing to patches that a ResNet has."""
         return flatten_map(self.embed_map(images, taps)), self.config.root_grid
 
-    def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
         features = tokens.transpose(1, 2).unflatten(2, self.config.root_grid)
         return flatten_map(self.encode_map(features, taps))
 
-    def embed_map(self, images: Tensor, taps: Taps | None) -> Tensor:
+    def embed_map(self, images: Tensor, taps: IntermediateRecorder | None) -> Tensor:
         features = self.root(images)
         if taps is not None:
             taps("root", features)
         return features
 
-    def encode_map(self, features: Tensor, taps: Taps | None) -> Tensor:
+    def encode_map(self, features: Tensor, taps: IntermediateRecorder | None) -> Tensor:
         for stage, units in enumerate(self.blocks):
             assert isinstance(units, nn.Sequential)
             for unit in units:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from vitrine.core.checks import require_field_types
+from vitrine.core.config_checks import require_field_types
 from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion
 from vitrine.models.registry import resolve_config
 

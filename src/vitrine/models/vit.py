@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from vitrine.models.blocks import EncoderBlock, build_norm
 from vitrine.models.config import ResizeMethod, ViTConfig, as_image_size
 from vitrine.models.heads import AttentionPool, HiddenHead
-from vitrine.models.initialisation import init_positions
-from vitrine.models.intermediates import Taps
+from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.model import Encoded, Model
 from vitrine.models.patches import PatchEmbedding
 from vitrine.models.positions import AddedPositions, build_positions
+from vitrine.models.weight_init import init_positions
 
 
 class OnGrid(Protocol):
@@ -53,10 +53,10 @@ class VisionTransformer(Model[ViTConfig]):
         names = (f"blocks.{index}.{name}" for index in range(self.config.depth) for name in self.block_intermediates)
         return ("embedding", *names)
 
-    def embed_images(self, images: Tensor, taps: Taps | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         return self.patches(images), self.config.grid
 
-    def encode_tokens(self, tokens: Tensor, taps: Taps | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
         prefix = [t for t in (self.class_token, self.distillation_token, self.registers) if t is not None]
         tokens = torch.cat([*(t.expand(tokens.shape[0], -1, -1) for t in prefix), tokens], dim=1)  # (B, T, D)
         in_every_layer = self.config.position_insertion != "stem"

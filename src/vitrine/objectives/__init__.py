@@ -1,1 +1,1 @@
-"""What a training step minimises."""
+"""Training objectives: from a batch to a loss."""

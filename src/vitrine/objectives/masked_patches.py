@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.data.batch import Batch
-from vitrine.data.draws import Purpose, hash_keys
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.sampling import RngStream, hash_keys
 from vitrine.models.config import HybridConfig, ResNetConfig
 from vitrine.models.heads import build_linear_head
-from vitrine.models.initialisation import init_positions
 from vitrine.models.model import Model
 from vitrine.models.patches import cut_patches
+from vitrine.models.weight_init import init_positions
 from vitrine.objectives.config import MaskedPatchesConfig, PatchTarget
 from vitrine.objectives.objective import LossOutput, Objective
 
@@ -53,7 +53,7 @@ class Corruption:
 def draw_corruption(config: MaskedPatchesConfig, index: Tensor, step: int, num_patches: int, seed: int) -> Corruption:
     """A function of the seed, the step and each image's number `index` (B), so that a resumed run draws the same."""
     num_corrupted, num_masked, num_replaced = config.count(num_patches)
-    samples = hash_keys(seed, Purpose.MASKING, step, index.numpy())[:, None]  # (B, 1)
+    samples = hash_keys(seed, RngStream.MASKING, step, index.numpy())[:, None]  # (B, 1)
     order = np.argsort(hash_keys(samples, np.arange(num_patches)), axis=1, kind="stable")  # (B, N)
     chosen = hash_keys(samples, num_patches + np.arange(num_replaced)) % np.uint64(num_patches - num_corrupted)
     replacements = np.take_along_axis(order[:, num_corrupted:], chosen.astype(np.int64), axis=1)

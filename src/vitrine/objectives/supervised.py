@@ -6,8 +6,8 @@ Letters: B images, K classes.
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.data.augment.mixup import Mixing, to_rows
 from vitrine.data.batch import Batch, match_labels
-from vitrine.data.mixing import Mixing, to_rows
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.model import Model
 from vitrine.objectives.config import SupervisedConfig

@@ -1,1 +1,1 @@
-"""Runs with a name: functions that return a recipe. No torch here, so that they are listed at once."""
+"""Functions that return a Recipe, one for each published setting."""

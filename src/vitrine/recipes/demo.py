@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
-from vitrine.evaluate.config import EvaluationConfig
+from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.finetune import Transfer, TransferRecipe
-from vitrine.train.config import OptimConfig
+from vitrine.recipes.finetune import FinetuneRecipe, FinetuneTask
+from vitrine.training.config import OptimConfig
 
 # A step of the demo is a run of a fraction of a minute; all of them fit into four minutes of two processor cores.
 IMAGE_SIZE = 32
@@ -74,7 +74,7 @@ def demo_hybrid() -> Recipe:
     return Recipe(model=ModelSettings(name="R26x0.5+ViT-Ti/16", image_size=IMAGE_SIZE, **stem, **vit), **FEW_DIGITS)
 
 
-def demo_transfer(transfer: Transfer) -> Recipe:
+def demo_transfer(transfer: FinetuneTask) -> Recipe:
     """A small checkpoint on a few images for 450 steps, at 32 px: what the demo does with what it pre-trained.
 
     Expect 85.8 % of the test digits from ten of each kind, in a minute on one processor core (docs/results/training.md).
@@ -102,4 +102,4 @@ DEMO: dict[str, Callable[[], Recipe]] = {
     "demo-resnet": demo_resnet,
     "demo-hybrid": demo_hybrid,
 }
-DEMO_TRANSFERS: dict[str, TransferRecipe] = {"demo-transfer": TransferRecipe(demo_transfer, (1e-3, 2e-3, 3e-3), held_out=0.2)}
+DEMO_TRANSFERS: dict[str, FinetuneRecipe] = {"demo-transfer": FinetuneRecipe(demo_transfer, (1e-3, 2e-3, 3e-3), held_out=0.2)}

@@ -1,1 +1,1 @@
-"""From a recipe to a trained model: the only place that knows every part of training."""
+"""From a recipe to a trained model in a run folder."""

@@ -1,4 +1,7 @@
-"""The folder of a run: its recipe, its checkpoints, its metrics, and the model that comes out of it.
+"""Run folder, resume point, RunSummary.
+
+What a run came to: the figures, and what they cost.
+The folder of a run: its recipe, its checkpoints, its metrics, and the model that comes out of it.
 
 recipe.json                 what was run
 metrics.jsonl               a line for each report and evaluation
@@ -20,15 +23,47 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from vitrine.core.console import join_names, summarise, warn_user
 from vitrine.core.files import make_folder, read_json, write_json
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names, summarise
-from vitrine.formats.checkpoint import Checkpoint, Description, compute_checksum
+from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.recipe import Recipe, list_differences, parse_recipe
-from vitrine.run.summary import Summary
-from vitrine.train.state import Tensors
+from vitrine.training.state import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    model: str
+    num_parameters: int
+    num_train_images: int
+    seed: int
+    learning_rate: float
+    total_steps: int
+    steps: int
+    """Done; fewer than there were to be, if it was stopped."""
+    is_finished: bool
+    stopped_early: bool
+    """Because the watched accuracy rose no more."""
+    interrupted_by: int | None
+    """The signal, which may have come with the last step."""
+    watched_on: str | None
+    """held_out or val: where the best was chosen."""
+    best: float | None
+    """Best accuracy of the evaluations in the course of the run."""
+    best_step: int | None
+    test_top1: float | None
+    test_top5: float | None
+    test_loss: float | None
+    num_test_images: int | None
+    images: int
+    """Seen in training."""
+    exaflops: float
+    """Counted as table 6 of arXiv:2010.11929 does: as if all weights were trained."""
+    device: str
+    device_hours: float
+    """Of training with its evaluations and checkpoints, all attempts and all devices together."""
+
 
 TRAINING_FILE = "training.safetensors"
 FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
@@ -37,7 +72,7 @@ STEP = re.compile(r"step-\d{8,}")
 
 
 @dataclass
-class Standing:
+class RunProgress:
     """How far a run has come, and how it did so far. It is saved with each checkpoint."""
 
     step: int = 0
@@ -54,12 +89,12 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Saved:
+class ResumePoint:
     """A checkpoint to resume from."""
 
     checkpoint: Checkpoint
     training: Tensors = field(repr=False)
-    standing: Standing
+    standing: RunProgress
     path: Path
 
 
@@ -114,7 +149,7 @@ class RunFolder:
         differences = list_differences(self.read_recipe(), recipe)
         if differences:
             raise ValueError(
-                f"{self.path} holds a run of another recipe ({list_names(differences)}): give the same to resume it, or "
+                f"{self.path} holds a run of another recipe ({join_names(differences)}): give the same to resume it, or "
                 "another folder by --out."
             )
 
@@ -127,16 +162,16 @@ class RunFolder:
             ) from None
         return parse_recipe(content, str(self.recipe))
 
-    def read_summary(self) -> Summary:
+    def read_summary(self) -> RunSummary:
         """Of a run that is finished."""
         try:
-            return Summary(**read_json(self.summary))
+            return RunSummary(**read_json(self.summary))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{self.summary} cannot be read ({summarise(error)}): remove it, and the run is summed up again."
             ) from None
 
-    def save_training(self, checkpoint: Checkpoint, training: Tensors, standing: Standing, keep_last: int) -> Path:
+    def save_training(self, checkpoint: Checkpoint, training: Tensors, standing: RunProgress, keep_last: int) -> Path:
         """Write a checkpoint to resume from, and remove what is older than the last few."""
         path = self.checkpoints / f"step-{standing.step:08d}"
 
@@ -171,37 +206,37 @@ class RunFolder:
         found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else iter(())
         yield from sorted((path for path in found if STEP.fullmatch(path.name) and path.is_dir()), reverse=True)
 
-    def find_last(self) -> Saved | None:
+    def find_last(self) -> ResumePoint | None:
         """The newest checkpoint that is whole; None where there is none yet."""
         damaged: list[str] = []
         for path in self.list_checkpoints():
             try:
-                saved = load_saved(path)
+                saved = load_resume_point(path)
             except (ValueError, OSError) as error:
                 damaged.append(f"{path} ({summarise(error)})")
                 continue
             if damaged:
-                notice(f"Damaged: {list_names(damaged)}; the run goes on from {path}, the newest that is whole.")
+                warn_user(f"Damaged: {join_names(damaged)}; the run goes on from {path}, the newest that is whole.")
             return saved
         if damaged:
             raise ValueError(
-                f"Every checkpoint of the run is damaged: {list_names(damaged)}. Restore one, or remove {self.checkpoints} to "
+                f"Every checkpoint of the run is damaged: {join_names(damaged)}. Restore one, or remove {self.checkpoints} to "
                 "begin again."
             )
         return None
 
 
-def load_saved(path: Path) -> Saved:
+def load_resume_point(path: Path) -> ResumePoint:
     content, training = read_training(path / TRAINING_FILE)
     checkpoint = load_checkpoint(path)
     if compute_fingerprint(checkpoint) != content.get("description"):
         raise ValueError(f"{path}: config.json is not the one that was written with the training state.")
-    return Saved(checkpoint, training, Standing(**content["standing"]), path)
+    return ResumePoint(checkpoint, training, RunProgress(**content["standing"]), path)
 
 
 def compute_fingerprint(checkpoint: Checkpoint) -> str:
     """Of all that is not weights, which have a checksum of their own."""
-    said = Description(checkpoint.model.config, checkpoint.preprocessing, checkpoint.class_names, {}, None)
+    said = CheckpointMetadata(checkpoint.model.config, checkpoint.preprocessing, checkpoint.class_names, {}, None)
     return compute_digest(json.dumps(said.to_json()))
 
 

@@ -1,45 +1,134 @@
-"""From a recipe to a trained model: data, network, objective, loop, evaluation, checkpoints."""
+"""Run_recipe and Run: from a recipe to a trained model in its run folder.
 
+How good the network of a run is at some moment: each process takes its part of the images.
+From a recipe to a trained model: data, network, objective, loop, evaluation, checkpoints.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
-import vitrine
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime, start_runtime
+from vitrine.data.augment.transforms import TrainTransform
+from vitrine.data.batch import Batch
 from vitrine.data.loader import Loader
-from vitrine.data.transforms import Augmentation
-from vitrine.evaluate.classification import Classification
+from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.source import Source
+from vitrine.data.subsets import select
+from vitrine.evaluation.features import Features, FeatureSplit, extract_features
+from vitrine.evaluation.few_shot import evaluate_few_shot
+from vitrine.evaluation.topk import Classification, count_hits, summarise_counts
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.cost import compute_cost
-from vitrine.models.registry import build_empty
+from vitrine.models.registry import build_meta_model
 from vitrine.recipe import Recipe
-from vitrine.run.course import Actions, Course
-from vitrine.run.data import RunData, open_run_data
-from vitrine.run.folder import RunFolder, Saved, Standing, load_saved
-from vitrine.run.measuring import Measurer
-from vitrine.run.objective import build_objective
-from vitrine.run.reporting import Reporter, open_reporter
-from vitrine.run.start import build_start, rebuild, set_fitted_head
-from vitrine.run.stopping import Stop, stop_on_signals
-from vitrine.run.summary import Summary
-from vitrine.train.averaging import Average
-from vitrine.train.loop import Hook, TrainState, fit
-from vitrine.train.metrics import Record
-from vitrine.train.metrics_file import read_records
-from vitrine.train.optimizer import build_optimizer, freeze
-from vitrine.train.parallel import Parallel
-from vitrine.train.plot import plot_curves
-from vitrine.train.state import ENCODER, gather_model, gather_training, restore, scatter_weights
+from vitrine.run.build import (
+    RunData,
+    build_evaluation_loader,
+    build_initial_model,
+    build_objective,
+    open_run_data,
+    rebuild,
+    set_fitted_head,
+)
+from vitrine.run.callbacks import Actions, Callbacks, RunLogger, Stop, open_logger, stop_on_signals
+from vitrine.run.folder import ResumePoint, RunFolder, RunProgress, RunSummary, load_resume_point
+from vitrine.training.ema import WeightEma
+from vitrine.training.loop import Hook, Metrics, fit
+from vitrine.training.metrics_log import plot_curves, read_records
+from vitrine.training.optimizer import build_optimizer, freeze
+from vitrine.training.parallel import Parallel
+from vitrine.training.state import ENCODER, TrainState, gather_model, gather_training, restore, scatter_weights
+from vitrine.version import __version__
+
+
+class RunEvaluator:
+    """Measures with the averaged weights, if there are any, and in the precision of the run."""
+
+    def __init__(
+        self, recipe: Recipe, runtime: Runtime, data: RunData, preprocessing: Preprocessing, parallel: Parallel
+    ) -> None:
+        self.recipe, self.runtime, self.data, self.preprocessing = recipe, runtime, data, preprocessing
+        self.parallel = parallel
+
+    def watch(self, state: TrainState) -> tuple[float, Metrics]:
+        """In the course of the run: what the best is chosen by, the higher the better, and all that was measured.
+
+        Without labels to learn from it is the few-shot accuracy, if that is asked for, else the objective's own.
+        """
+        source, shots = self.data.watched, self.recipe.evaluation.few_shot
+        assert source is not None
+        is_supervised = self.recipe.objective == "supervised"
+        found = self.measure_accuracy(state, source) if is_supervised else self.measure_objective(state, source)
+        score = next(iter(found.values()))
+        record = {f"{self.data.watched_name}_{name}": value for name, value in found.items()}
+        if shots > 0:
+            record[f"few_shot_{shots}"] = few_shot = self.measure_few_shot(state, source, shots)
+            score = score if is_supervised else few_shot
+        return score, record
+
+    def measure_accuracy(self, state: TrainState, source: Source) -> Metrics:
+        found = self.classify(state, source)
+        record = {"top1": found.top1, "top5": found.top5}
+        if found.loss is not None and self.recipe.supervised.loss == "softmax":  # of which it is; another would mislead
+            record["loss"] = found.loss
+        return record
+
+    def measure_objective(self, state: TrainState, source: Source) -> Metrics:
+        """What the objective itself says of the images, with the same random choices at every evaluation."""
+        names = (*state.objective.metric_names, "loss")
+        sums = torch.zeros(1 + len(names), dtype=torch.float64)
+        with self.evaluating(state), torch.no_grad():
+            for batch in self.read(source):
+                output = state.objective(replace(batch, step=0).to(self.runtime.device))
+                if len(batch) > 0:  # several processes go through as many batches, the last of which may be empty
+                    values = torch.stack([{**output.metrics, "loss": output.loss}[name] for name in names])
+                    sums += len(batch) * torch.cat([torch.ones(1), values.float().cpu()]).double()
+        num_images, *totals = self.runtime.sum(sums).tolist()
+        return {name: total / num_images for name, total in zip(names, totals, strict=True)}
+
+    def classify(self, state: TrainState, source: Source) -> Classification:
+        with self.evaluating(state):
+            counts = count_hits(state.objective.classify, self.read(source), self.runtime.device)
+        return summarise_counts(self.runtime.sum(counts))
+
+    def read(self, source: Source) -> Iterator[Batch]:
+        """This process's part of the images."""
+        loader = build_evaluation_loader(
+            source, self.preprocessing, self.recipe, rank=self.runtime.rank, world_size=self.runtime.world_size
+        )
+        return loader.read_epoch()
+
+    def measure_few_shot(self, state: TrainState, queries: Source, shots: int) -> float:
+        """From `shots` training images of each class; every process computes all the features, and has the same figure."""
+        few = select(self.data.train, f"{shots}/class", self.recipe.seed)
+        with self.evaluating(state):
+            split = FeatureSplit(self.featurise(state, few), self.featurise(state, queries), len(self.data.class_names))
+        return evaluate_few_shot(split, shots, seeds=(self.recipe.seed,)).mean
+
+    def featurise(self, state: TrainState, source: Source) -> Features:
+        loader = build_evaluation_loader(source, self.preprocessing, self.recipe)
+        return extract_features(state.objective.featurise, loader.read_epoch(), self.runtime.device)
+
+    @contextmanager
+    def evaluating(self, state: TrainState) -> Iterator[None]:
+        with ExitStack() as stack:
+            if state.average is not None:
+                stack.enter_context(state.average.applied())
+            stack.enter_context(self.parallel.evaluating())
+            yield
 
 
 class Diverged(ValueError):
     """The loss of a run was not finite."""
 
 
-def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summary:
+def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> RunSummary:
     """Train as the recipe says, from where the run in `out` stopped, if it did; the trained model is in `out`/model."""
     folder = RunFolder(Path(out))
     with start_runtime(recipe.device) as runtime:
@@ -51,7 +140,7 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training") -> Summ
         with runtime.main_first():
             folder.open(recipe)  # not before: whoever corrects a mistake in their data would find another recipe there
         with (
-            open_reporter(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter,
+            open_logger(recipe, folder, runtime, title, run.state.step, run.total_steps) as reporter,
             stop_on_signals(reporter.say) as stop,
         ):
             summary = run.train(stop, reporter)
@@ -73,36 +162,36 @@ class Run:
             self.data = open_run_data(recipe)
         self.total_steps = recipe.compute_total_steps(len(self.data.train))
         saved = find_saved(folder, runtime)
-        self.standing = Standing() if saved is None else saved.standing
+        self.standing = RunProgress() if saved is None else saved.standing
         self.start = begin(recipe, self.data, runtime) if saved is None else resume(saved, recipe)
         objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
-        average = None if recipe.polyak_factor is None else Average(objective, recipe.polyak_factor)
+        average = None if recipe.polyak_factor is None else WeightEma(objective, recipe.polyak_factor)
         self.state = TrainState(objective, build_optimizer(objective, recipe.optim), average, self.standing.step)
         if saved is not None:
             restore(self.state, dict(saved.checkpoint.model.state_dict()), saved.training)
-        self.measurer = Measurer(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
+        self.measurer = RunEvaluator(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
         self.loader = Loader(
             self.data.train,
-            Augmentation(recipe.augment, self.start.preprocessing),
+            TrainTransform(recipe.augment, self.start.preprocessing),
             recipe.loader,
             seed=recipe.seed,
             bad_images=recipe.data.bad_images,
             rank=runtime.rank,
-            num_ranks=runtime.num_ranks,
+            world_size=runtime.world_size,
             pin_memory=runtime.device.type == "cuda",
         )
 
-    def train(self, stop: Stop, reporter: Reporter) -> Summary:
+    def train(self, stop: Stop, reporter: RunLogger) -> RunSummary:
         if not self.standing.stopped_early:
             self.fit(stop, reporter)
         is_finished = self.state.step == self.total_steps or self.standing.stopped_early
         test = self.finish() if is_finished else None
         return self.summarise(is_finished, stop.signal, test)
 
-    def fit(self, stop: Stop, reporter: Reporter) -> None:
-        def evaluate(state: TrainState) -> tuple[float, Record]:
+    def fit(self, stop: Stop, reporter: RunLogger) -> None:
+        def evaluate(state: TrainState) -> tuple[float, Metrics]:
             score, record = self.measurer.watch(state)
             reporter.say(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in record.items()))
             return score, record
@@ -114,7 +203,9 @@ class Run:
             save_best=self.save_best,
             say=reporter.say,
         )
-        course = Course(self.recipe, self.runtime, actions, stop, self.standing, self.total_steps, lambda: self.loader.waited_s)
+        course = Callbacks(
+            self.recipe, self.runtime, actions, stop, self.standing, self.total_steps, lambda: self.loader.data_wait_s
+        )
         try:
             fit(
                 self.state,
@@ -165,12 +256,12 @@ class Run:
         weights = gather_model(self.state)
         if not self.runtime.is_main:
             return None
-        model = build_empty(replace(self.start.model.config, gradient_checkpointing=False))
+        model = build_meta_model(replace(self.start.model.config, gradient_checkpointing=False))
         model.load_state_dict(weights, assign=True)
-        provenance = {**self.start.provenance, "trained_by": f"vitrine {vitrine.__version__}", "step": step}
+        provenance = {**self.start.provenance, "trained_by": f"vitrine {__version__}", "step": step}
         return Checkpoint(model.eval(), self.start.preprocessing, self.start.class_names, provenance)
 
-    def save(self, state: TrainState, standing: Standing) -> None:
+    def save(self, state: TrainState, standing: RunProgress) -> None:
         checkpoint, training = self.gather_checkpoint(state.step), gather_training(state)
         if checkpoint is not None:
             self.folder.save_training(checkpoint, training, standing, self.recipe.saving.keep_last)
@@ -180,10 +271,10 @@ class Run:
         if checkpoint is not None:
             self.folder.save_model(checkpoint, self.recipe, self.folder.best)
 
-    def summarise(self, is_finished: bool, interrupted_by: int | None, test: Classification | None) -> Summary:
+    def summarise(self, is_finished: bool, interrupted_by: int | None, test: Classification | None) -> RunSummary:
         cost = compute_cost(self.start.model.config)
         images = self.state.step * self.recipe.loader.batch_size
-        return Summary(
+        return RunSummary(
             model=self.recipe.model.name or str(self.recipe.model.checkpoint),
             num_parameters=cost.num_parameters,
             num_train_images=len(self.data.train),
@@ -209,20 +300,20 @@ class Run:
 
 
 def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
-    start = build_start(recipe, data.class_names if recipe.objective == "supervised" else ())
+    start = build_initial_model(recipe, data.class_names if recipe.objective == "supervised" else ())
     if recipe.head_init != "zero":
         set_fitted_head(start, data.train, recipe, runtime.device)
     return start
 
 
-def find_saved(folder: RunFolder, runtime: Runtime) -> Saved | None:
+def find_saved(folder: RunFolder, runtime: Runtime) -> ResumePoint | None:
     """The checkpoint that the main process goes on from, for all of them."""
     saved = folder.find_last() if runtime.is_main else None
     path = runtime.share(None if saved is None else saved.path)
-    return load_saved(path) if path is not None and saved is None else saved
+    return load_resume_point(path) if path is not None and saved is None else saved
 
 
-def resume(saved: Saved, recipe: Recipe) -> Checkpoint:
+def resume(saved: ResumePoint, recipe: Recipe) -> Checkpoint:
     """The network of a checkpoint; where the run began is not needed any more."""
     model = rebuild(saved.checkpoint.model, gradient_checkpointing=recipe.machine.gradient_checkpointing)
     return replace(saved.checkpoint, model=model)
@@ -230,12 +321,12 @@ def resume(saved: Saved, recipe: Recipe) -> Checkpoint:
 
 def require_divisible(recipe: Recipe, runtime: Runtime) -> None:
     """Every process gets as many images of a batch, in whole parts; mixed ones in pairs."""
-    num_ranks, num_parts, is_mixed = runtime.num_ranks, recipe.machine.accumulation_steps, recipe.mixing.is_on
-    unit = num_ranks * num_parts * (2 if is_mixed else 1)
+    world_size, num_parts, is_mixed = runtime.world_size, recipe.machine.accumulation_steps, recipe.mixing.is_on
+    unit = world_size * num_parts * (2 if is_mixed else 1)
     if recipe.loader.batch_size % unit != 0:
         raise ValueError(
-            f"loader.batch_size={recipe.loader.batch_size} must be a multiple of {unit}: {num_ranks} processes, "
+            f"loader.batch_size={recipe.loader.batch_size} must be a multiple of {unit}: {world_size} processes, "
             f"machine.accumulation_steps={num_parts}{', mixing in pairs' if is_mixed else ''}."
         )
-    if recipe.loader.last == "keep" and num_ranks > 1:
+    if recipe.loader.last == "keep" and world_size > 1:
         raise ValueError("loader.last='keep' gives processes parts of different sizes: take wrap or drop with torchrun.")

@@ -1,1 +1,1 @@
-"""What trains many times."""
+"""Experiments of many runs."""

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.data.kind import Kind
+from vitrine.data.dataset_format import DatasetFormat
 
 
-def fail_to_open(kind: Kind, path: Path, split: str | None) -> str:
+def fail_to_open(kind: DatasetFormat, path: Path, split: str | None) -> str:
     """The one sentence that it costs."""
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         kind.open(path, split)

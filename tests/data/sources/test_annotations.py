@@ -1,20 +1,28 @@
-"""Text, JSON and lists of classes: read as written, or refused in a sentence."""
+"""Tests of data/sources/annotations.py.
+
+Text, JSON and lists of classes: read as written, or refused in a sentence.
+Class numbers that are given to a source, or refused.
+"""
 
 import re
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import (
-    explain_reading,
     load_class_list,
     load_json,
+    numbered_class_names,
     open_text,
     quote,
     read_bytes,
     read_lines,
     read_text,
+    readable_errors,
+    validate_labels,
 )
 
 
@@ -32,7 +40,7 @@ def test_what_ends_reading_becomes_a_sentence(error: Exception, reason: str) -> 
     expected = f"a/b.gz cannot be read ({reason}), and a map was needed: draw it anew."
     with (
         pytest.raises(ValueError, match=f"^{re.escape(expected)}$"),
-        explain_reading(Path("a/b.gz"), "a map was needed", "draw it anew"),
+        readable_errors(Path("a/b.gz"), "a map was needed", "draw it anew"),
     ):
         raise error
 
@@ -42,15 +50,15 @@ def test_what_does_not_exist_stays_a_file_not_found() -> None:
         pytest.raises(
             FileNotFoundError, match=r"^b does not exist, and the data set needs it: check the name, or fetch it again\.$"
         ),
-        explain_reading(Path("b")),
+        readable_errors(Path("b")),
     ):
         raise FileNotFoundError(2, "No such file or directory")
 
 
 def test_sentences_pass_unless_a_parser_may_raise_anything() -> None:
-    with pytest.raises(ValueError, match=r"^our own$"), explain_reading(Path("b")):
+    with pytest.raises(ValueError, match=r"^our own$"), readable_errors(Path("b")):
         raise ValueError("our own")
-    with pytest.raises(ValueError, match=r"^b cannot be read \(theirs\)"), explain_reading(Path("b"), failures=Exception):
+    with pytest.raises(ValueError, match=r"^b cannot be read \(theirs\)"), readable_errors(Path("b"), failures=Exception):
         raise ValueError("theirs")
 
 
@@ -152,3 +160,40 @@ def test_a_class_list_that_is_a_folder_costs_a_sentence(tmp_path: Path) -> None:
 def test_long_lines_are_quoted_in_part() -> None:
     assert quote("a\tb") == r"'a\tb'"
     assert len(quote("x" * 1000)) < 100
+
+
+NAMES = ("cat", "dog", "fox")
+
+
+def settle(labels: Labels) -> tuple[Labels, tuple[str, ...]]:
+    return validate_labels(labels, NAMES, "here", "{}.png".format)
+
+
+def test_labels_among_the_classes() -> None:
+    labels, names = settle(Labels.one_each([2, 0]))
+    assert (labels.values.tolist(), names) == ([2, 0], NAMES)
+    several, names = settle(Labels.several_each([[2, 0], [], [1]]))
+    assert ([several[index] for index in range(3)], names) == ([(2, 0), (), (1,)], NAMES)
+    assert numbered_class_names(3) == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("labels", [Labels.one_each([-1, -1]), Labels.several_each([[], []])])
+def test_none_at_all(labels: Labels) -> None:
+    none, names = settle(labels)
+    assert (len(none), none[1], names) == (2, (), ())
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (Labels.one_each([0, -1, -2]), r"here has 1 labels, and 1\.png is the first of 2 images without"),
+        (Labels.several_each([[0], [1, 2, -1]]), r"1\.png is the first of 1 images without"),
+        (Labels.several_each([[-1], [-1]]), r"0\.png is the first of 2 images without"),
+        (Labels.one_each([0, 3]), r"1\.png has the label 3, and here names 3 classes"),
+        (Labels.several_each([[0], [], [1, 9]]), r"2\.png has the label \(1, 9\), and here names 3 classes"),
+        (Labels.one_each(np.array([2**62])), "names 3 classes"),
+    ],
+)
+def test_what_is_refused(labels: Labels, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        settle(labels)

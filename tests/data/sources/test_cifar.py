@@ -47,7 +47,7 @@ def make_cifar_100(folder: Path) -> Path:
 def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
     folder = make_cifar(tmp_path)
     path = tmp_path if is_parent else folder
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     assert KIND.list_splits(path) == ("train", "test")
     source = KIND.open(path, "train")
     np.testing.assert_array_equal(source.pixels, TRAIN)
@@ -67,7 +67,7 @@ def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
 def test_cifar_100_has_its_fine_labels(tmp_path: Path, is_parent: bool) -> None:
     folder = make_cifar_100(tmp_path)
     path = tmp_path if is_parent else folder
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     assert KIND.list_splits(path) == ("train", "test")
     source = KIND.open(path, "train")
     np.testing.assert_array_equal(source.pixels, TRAIN[:3])
@@ -78,14 +78,14 @@ def test_cifar_100_has_its_fine_labels(tmp_path: Path, is_parent: bool) -> None:
 
 def test_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"anything")
-    assert not KIND.is_mine(tmp_path)
-    assert not KIND.is_mine(tmp_path / "train.bin")
+    assert not KIND.matches(tmp_path)
+    assert not KIND.matches(tmp_path / "train.bin")
 
 
 def test_a_parent_of_both_costs_a_sentence(tmp_path: Path) -> None:
     make_cifar(tmp_path)
     make_cifar_100(tmp_path)
-    assert KIND.is_mine(tmp_path)
+    assert KIND.matches(tmp_path)
     with pytest.raises(ValueError, match=r"holds both CIFAR-10 and CIFAR-100 .* give its own folder"):
         KIND.list_splits(tmp_path)
 
@@ -99,7 +99,7 @@ def test_the_pickled_version_is_refused(tmp_path: Path, folder: str, names: tupl
     for name in names:
         (tmp_path / folder / name).write_bytes(pickle.dumps({}))
     for path in (tmp_path, tmp_path / folder):
-        assert KIND.is_mine(path)
+        assert KIND.matches(path)
         with pytest.raises(ValueError, match=r"Python version, which is pickled .* the binary version was needed: fetch that"):
             KIND.open(path, "train")
 
@@ -122,7 +122,7 @@ def test_names_without_images_cost_a_sentence(tmp_path: Path) -> None:
     path = make_cifar_100(tmp_path)
     for name in ("train.bin", "test.bin"):
         (path / name).unlink()
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     with pytest.raises(FileNotFoundError, match=r"train\.bin does not exist"):
         KIND.list_splits(path)
 

@@ -13,29 +13,29 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.sources.test_arrays import make_arrays
 from tests.data.sources.test_cifar import make_cifar
 from tests.data.sources.test_flowers import make_flowers
 from tests.data.sources.test_folder import make_folder
 from tests.data.sources.test_idx import make_idx
 from tests.data.sources.test_imagenet import make_imagenet
 from tests.data.sources.test_manifest import make_manifest
+from tests.data.sources.test_npz import make_arrays
 from tests.data.sources.test_packed import make_packed
 from tests.data.sources.test_parquet import make_parquet
 from tests.data.sources.test_pets import make_pets
-from tests.data.sources.test_tar_shards import make_tar_shards
 from tests.data.sources.test_vtab import make_vtab
+from tests.data.sources.test_webdataset import make_tar_shards
+from vitrine.data.augment.transforms import TrainTransform
 from vitrine.data.config import AugmentConfig, LoaderConfig
-from vitrine.data.kind import order_splits
+from vitrine.data.dataset_format import order_splits
+from vitrine.data.image import LazyImage
 from vitrine.data.loader import Loader
-from vitrine.data.opening import BUILT_IN, KINDS, Data, find_data, load_kind
+from vitrine.data.open_data import BUILT_IN, DATASET_FORMATS, DatasetHandle, find_data, load_kind
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.data.reading import read_all
+from vitrine.data.scan import read_all
 from vitrine.data.source import Source
 from vitrine.data.sources.hub import name_splits, open_loaded
-from vitrine.data.stored import StoredImage
-from vitrine.data.subset import Selection, select
-from vitrine.data.transforms import Augmentation
+from vitrine.data.subsets import SubsetSource, select
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "packed": make_packed,
@@ -54,27 +54,27 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 def test_every_kind_is_listed() -> None:
-    assert set(MAKERS) == set(KINDS)
+    assert set(MAKERS) == set(DATASET_FORMATS)
 
 
 @pytest.fixture(scope="module", params=[*MAKERS, *BUILT_IN, "shapes:shape+colour@16", "hub"])
-def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Data:
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatasetHandle:
     name = request.param
     if name == "hub":
         return load_as_from_hub(make_parquet(tmp_path_factory.mktemp(name)), tmp_path_factory.mktemp("cache"))
     return find_data(MAKERS[name](tmp_path_factory.mktemp(name)) if name in MAKERS else name)
 
 
-def load_as_from_hub(folder: Path, cache: Path) -> Data:
+def load_as_from_hub(folder: Path, cache: Path) -> DatasetHandle:
     """By the package `datasets`, as what comes from the hub, but from here."""
     datasets = pytest.importorskip("datasets", reason="data of the hub needs the package datasets")
     datasets.disable_progress_bars()
     loaded = datasets.load_dataset(str(folder), cache_dir=str(cache))
-    return Data(str(folder), "hub", order_splits(name_splits(list(loaded))), partial(open_loaded, loaded, "data"))
+    return DatasetHandle(str(folder), "hub", order_splits(name_splits(list(loaded))), partial(open_loaded, loaded, "data"))
 
 
 @pytest.fixture(scope="module")
-def source(data: Data) -> Source:
+def source(data: DatasetHandle) -> Source:
     return data.open_train()
 
 
@@ -86,20 +86,20 @@ def list_some(source: Source) -> list[int]:
     return sorted({0, 1, len(source) // 2, len(source) - 1} & set(range(len(source))))
 
 
-def test_it_is_recognised_as_what_it_is(data: Data) -> None:
-    if data.kind in {load_kind(name).name for name in KINDS}:
+def test_it_is_recognised_as_what_it_is(data: DatasetHandle) -> None:
+    if data.kind in {load_kind(name).name for name in DATASET_FORMATS}:
         path = Path(data.name)
-        first = next(load_kind(name).name for name in KINDS if load_kind(name).is_mine(path))
+        first = next(load_kind(name).name for name in DATASET_FORMATS if load_kind(name).matches(path))
         assert first == data.kind
 
 
-def test_splits_have_usual_names_and_share_their_classes(data: Data, source: Source) -> None:
+def test_splits_have_usual_names_and_share_their_classes(data: DatasetHandle, source: Source) -> None:
     assert set(data.splits) <= {"train", "val", "test", "real", "train800val200"}
     others = [split for split in data.splits if split != "train"]
     assert {data.open(split).class_names for split in others} <= {source.class_names}
 
 
-def test_a_split_has_to_be_named_where_there_are_some(data: Data) -> None:
+def test_a_split_has_to_be_named_where_there_are_some(data: DatasetHandle) -> None:
     with pytest.raises(ValueError, match=r"splits"):
         data.open(None if data.splits else "train")
     with pytest.raises(ValueError, match=r"'holiday' was asked for"):
@@ -131,7 +131,7 @@ def test_an_index_outside_is_an_error(source: Source) -> None:
             source.read(index)
 
 
-def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: Data, source: Source) -> None:
+def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: DatasetHandle, source: Source) -> None:
     names = [source.name(index) for index in range(len(source))]
     assert len(set(names)) == len(names)
     assert all(name == name.strip() and "\n" not in name for name in names)
@@ -139,7 +139,7 @@ def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: Data, s
         assert not any(str(Path(data.name).parent) in name for name in names)
 
 
-def test_reading_twice_and_opening_twice_give_the_same(data: Data) -> None:
+def test_reading_twice_and_opening_twice_give_the_same(data: DatasetHandle) -> None:
     split = data.splits[-1] if data.splits else None  # of the generated data not the large one
     source, again = data.open(split), data.open(split)
     for index in list_some(source):
@@ -150,7 +150,7 @@ def test_reading_twice_and_opening_twice_give_the_same(data: Data) -> None:
 
 def test_threads_read_what_is_read_one_by_one(source: Source) -> None:
     indices = np.arange(64) % len(source)
-    read = [pixels.tobytes() for _, pixels in read_all(Selection(source, indices), StoredImage.pixels)]
+    read = [pixels.tobytes() for _, pixels in read_all(SubsetSource(source, indices), LazyImage.pixels)]
     assert read == [read_pixels(source, index) for index in indices.tolist()]
 
 
@@ -199,14 +199,14 @@ def test_a_process_that_was_forked_moves_no_position_in_a_file(source: Source) -
         assert list_positions(source.files()) == before
 
 
-def test_its_files_exist(data: Data, source: Source) -> None:
+def test_its_files_exist(data: DatasetHandle, source: Source) -> None:
     files = source.files()
     assert all(file.is_file() for file in files)
     assert bool(files) == (data.kind not in ("digits", "shapes"))
 
 
 def test_batches_come_of_it(source: Source) -> None:
-    augmentation = Augmentation(AugmentConfig(), build_inception_preprocessing((16, 16)))
+    augmentation = TrainTransform(AugmentConfig(), build_inception_preprocessing((16, 16)))
     loader = Loader(source, augmentation, LoaderConfig(batch_size=4, num_workers=0))
     batch = next(loader.read(start_step=5))
     assert batch.image.shape == (4, 3, 16, 16)

@@ -95,10 +95,10 @@ def test_every_usual_place_will_do(flowers: Path) -> None:
 
 
 def test_other_data_is_not_taken_for_it(flowers: Path, assets: Path) -> None:
-    assert KIND.is_mine(flowers)
-    assert not KIND.is_mine(flowers / "jpg")
-    assert not KIND.is_mine(flowers / "setid.mat")
-    assert not KIND.is_mine(assets / "flowers102")  # sorted into folders by class
+    assert KIND.matches(flowers)
+    assert not KIND.matches(flowers / "jpg")
+    assert not KIND.matches(flowers / "setid.mat")
+    assert not KIND.matches(assets / "flowers102")  # sorted into folders by class
 
 
 def test_a_source_can_be_sent(flowers: Path) -> None:

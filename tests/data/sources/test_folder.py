@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrine.core.notices import Notice
-from vitrine.data.decode import BadImage
+from vitrine.core.console import VitrineWarning
+from vitrine.data.image import BadImage
 from vitrine.data.sources import folder as module
 from vitrine.data.sources.folder import KIND
 
@@ -51,7 +51,7 @@ def refuses(root: Path, needle: str, split: str | None = None) -> None:
 
 def test_splits_with_class_folders(tmp_path: Path) -> None:
     root = make_folder(tmp_path)
-    assert KIND.is_mine(root)
+    assert KIND.matches(root)
     assert KIND.list_splits(root) == ("train", "val")
     for split, count in (("train", 3), ("val", 1)):
         source = KIND.open(root, split)
@@ -203,24 +203,24 @@ def test_images_beside_classes_in_one_split(tmp_path: Path) -> None:
 
 
 def test_empty_folders(tmp_path: Path) -> None:
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
     (tmp_path / "cat" / "deep").mkdir(parents=True)
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
     write_image(tmp_path / "dog" / "1.png")
     refuses(tmp_path, "has class folders without any image (cat)")
 
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
     write_image(tmp_path / "1.png")
-    assert not KIND.is_mine(tmp_path / "1.png")
-    assert not KIND.is_mine(tmp_path / "absent")
+    assert not KIND.matches(tmp_path / "1.png")
+    assert not KIND.matches(tmp_path / "absent")
 
 
 def test_left_out_files_are_told_once(tmp_path: Path) -> None:
     root = make_folder(tmp_path)
     for path in ("all.zip", "train/extra.mp4", "train/cat/a.xml", "train/dog/b.xml", "train/dog/jpg", "val/cat/c.xml"):
         (root / path).write_bytes(b"")
-    with pytest.warns(Notice) as caught:
+    with pytest.warns(VitrineWarning) as caught:
         source = KIND.open(root, "train")
     (message,) = [str(warning.message) for warning in caught]
     assert f"{root}: 5 of its files were left out" in message
@@ -230,7 +230,7 @@ def test_left_out_files_are_told_once(tmp_path: Path) -> None:
 
 def test_numbered_classes_sorted_as_text_are_told(tmp_path: Path) -> None:
     write_images(tmp_path, "2/1.png", "10/1.png")
-    with pytest.warns(Notice, match="sorted as text"):
+    with pytest.warns(VitrineWarning, match="sorted as text"):
         assert KIND.open(tmp_path, None).class_names == ("10", "2")
     (tmp_path / "classes.txt").write_text("2\n10\n")
     assert KIND.open(tmp_path, None).class_names == ("2", "10")
@@ -238,7 +238,7 @@ def test_numbered_classes_sorted_as_text_are_told(tmp_path: Path) -> None:
 
 def test_one_class_that_holds_others_is_told(tmp_path: Path) -> None:
     write_images(tmp_path, "photos/cat/1.png", "photos/dog/1.png")
-    with pytest.warns(Notice, match=r"photos is the only class folder, with folders in it \(cat, dog\)"):
+    with pytest.warns(VitrineWarning, match=r"photos is the only class folder, with folders in it \(cat, dog\)"):
         assert KIND.open(tmp_path, None).class_names == ("photos",)
 
 
@@ -276,7 +276,7 @@ def test_folders_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module.os, "scandir", deny)
     refuses(tmp_path, f"{tmp_path}/cat cannot be listed (Permission denied)")
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
 
 
 def test_recognition_does_not_walk_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,12 +290,12 @@ def test_recognition_does_not_walk_everything(tmp_path: Path, monkeypatch: pytes
         return scandir(folder)
 
     monkeypatch.setattr(module.os, "scandir", count)
-    assert KIND.is_mine(tmp_path)
+    assert KIND.matches(tmp_path)
     assert len(listed) == 2
     for index in range(400):
         (tmp_path / f"bare/{index}").mkdir(parents=True)
     listed.clear()
-    assert not KIND.is_mine(tmp_path / "bare")
+    assert not KIND.matches(tmp_path / "bare")
     assert len(listed) == module.SHALLOW_FOLDERS
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests import hub_server
 from tests.data.sources.test_parquet import IMAGE, NAMES, draw, make_images, make_parquet, pa, write
 from tests.hub_server import Fault, Files, HubHandler, Repository, serve_hub, tag
-from vitrine.data.decode import BadImage
+from vitrine.data.image import BadImage
 from vitrine.data.sources.hub import HubSource, Reference, list_hub_splits, open_hub, open_loaded, parse_reference
 
 datasets = pytest.importorskip("datasets")

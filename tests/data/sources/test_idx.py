@@ -47,7 +47,7 @@ def require_train(source: ArraySource) -> None:
 )
 def test_a_folder_as_downloaded(tmp_path: Path, prefix: str, ending: str, mark: str) -> None:
     path = make_idx(tmp_path, prefix, ending, mark)
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     assert KIND.list_splits(path) == ("train", "test")
     source = KIND.open(path, "train")
     require_train(source)
@@ -72,8 +72,8 @@ def test_one_file_is_exactly_its_images(tmp_path: Path) -> None:
     make_idx(tmp_path, ending=".gz")
     make_idx(tmp_path, "other-")
     path = tmp_path / "t10k-images-idx3-ubyte.gz"
-    assert KIND.is_mine(path)
-    assert not KIND.is_mine(tmp_path / "t10k-labels-idx1-ubyte.gz")
+    assert KIND.matches(path)
+    assert not KIND.matches(tmp_path / "t10k-labels-idx1-ubyte.gz")
     assert KIND.list_splits(path) == ()
     source = KIND.open(path, None)
     np.testing.assert_array_equal(source.pixels, IMAGES["t10k"][..., None])
@@ -116,18 +116,18 @@ def test_fashion_is_known_by_its_folder(tmp_path: Path, place: str) -> None:
 
 
 def test_what_is_not_ours(tmp_path: Path) -> None:
-    assert not KIND.is_mine(tmp_path)
-    assert not KIND.is_mine(tmp_path / "train-images-idx3-ubyte")
+    assert not KIND.matches(tmp_path)
+    assert not KIND.matches(tmp_path / "train-images-idx3-ubyte")
     (tmp_path / "train-images-idx3-ubyte").mkdir()  # a folder under the name of a file, as some archives unpack to
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
     (tmp_path / "notes").write_bytes(b"")
-    assert not KIND.is_mine(tmp_path / "notes")
+    assert not KIND.matches(tmp_path / "notes")
 
 
 def test_several_data_sets_in_a_folder_cost_a_sentence(tmp_path: Path) -> None:
     make_idx(tmp_path, "emnist-letters-")
     make_idx(tmp_path, "emnist-digits-")
-    assert KIND.is_mine(tmp_path)
+    assert KIND.matches(tmp_path)
     with pytest.raises(
         ValueError, match=r"holds 2 data sets \(emnist-digits-\*, emnist-letters-\*\), and one data set was needed"
     ):

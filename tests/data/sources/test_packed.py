@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrine.core.notices import Notice
-from vitrine.data.opening import Data, find_data
+from vitrine.core.console import VitrineWarning
+from vitrine.data.open_data import DatasetHandle, find_data
 from vitrine.data.pack import pack
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources import packed
-from vitrine.data.sources.files import FileSource
+from vitrine.data.sources.image_files import FileSource
 from vitrine.data.sources.packed import Description, is_packed, list_packed_splits, open_packed
 
 CLASSES = ("ant", "bee", "größe")
@@ -47,11 +47,11 @@ def open_files(root: Path, split: str) -> FileSource:
     return FileSource(root, paths, Labels.one_each(labels), CLASSES)
 
 
-def make_split_files(root: Path, height: int = 5, width: int = 7) -> Data:
+def make_split_files(root: Path, height: int = 5, width: int = 7) -> DatasetHandle:
     for split in SPLIT_SIZES:
         source = open_files(root, split)
         write_images(root, [source.name(index) for index in range(len(source))], height, width)
-    return Data(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root))
+    return DatasetHandle(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root))
 
 
 def make_packed(folder: Path) -> Path:
@@ -228,7 +228,7 @@ def check_damage(path: Path, name: str, content: bytes, expected: dict[str | Non
 def list_faults(path: Path, name: str, damaged: dict[str, bytes]) -> dict[str, str]:
     expected = read_everything(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)  # of changes in the data, where the stamps were damaged
+        warnings.simplefilter("ignore", VitrineWarning)  # of changes in the data, where the stamps were damaged
         warnings.simplefilter("ignore", UserWarning)  # zipfile's, of names that occur twice
         answers = {label: check_damage(path, name, content, expected) for label, content in damaged.items()}
     return {label: answer for label, answer in answers.items() if answer is not None}
@@ -327,7 +327,7 @@ def test_odd_runs_of_several_labels_are_noticed(tmp_path: Path) -> None:
     files = make_split_files(tmp_path / "files").open("train")
     labels = Labels.several_each([(0, 1), (), (2,), (1, 2), (), (0, 2)])
     files.labels = labels
-    pack(Data(str(tmp_path / "files"), "files", (), lambda split: files), tmp_path / "packed", size=8)
+    pack(DatasetHandle(str(tmp_path / "files"), "files", (), lambda split: files), tmp_path / "packed", size=8)
     index = load_index(tmp_path / "packed")
     damaged = {}
     for label, change in ODD_ARRAYS.items():
@@ -534,7 +534,7 @@ def test_other_good_values_in_the_description_are_taken(field: str, path: Path) 
         changed = description | {field: ODD_VALUES[label]}
         (path / "pack.json").write_text(json.dumps(changed))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Notice)
+            warnings.simplefilter("ignore", VitrineWarning)
             contents = read_everything(path)
         assert sum(len(content.images) for content in contents.values()) == 9, label
 
@@ -587,7 +587,7 @@ def list_notices(path: Path) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read_source(open_packed(path, "val"))
-    return [str(warning.message) for warning in caught if issubclass(warning.category, Notice)]
+    return [str(warning.message) for warning in caught if issubclass(warning.category, VitrineWarning)]
 
 
 def expect_notice(path: Path, *names: str) -> None:
@@ -611,7 +611,7 @@ def root(path: Path) -> Path:
         for name in (*names, "."):
             os.utime(os.path.join(folder, name), (1_000_000_000, 1_000_000_000))
     shutil.rmtree(path)
-    pack(Data(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root)), path, size=8)
+    pack(DatasetHandle(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root)), path, size=8)
     return root
 
 
@@ -679,7 +679,7 @@ def test_of_very_many_files_some_are_looked_at_and_every_folder(
 ) -> None:
     monkeypatch.setattr(packed, "MAX_STAMPS", 3)
     shutil.rmtree(path)
-    pack(Data(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root)), path, size=8)
+    pack(DatasetHandle(str(root), "files", tuple(SPLIT_SIZES), partial(open_files, root)), path, size=8)
     stamps = json.loads((path / "pack.json").read_text())["stamps"]
     assert sum(name.endswith(".png") for name in stamps) == 3
     assert list_notices(path) == []
@@ -691,7 +691,7 @@ def test_the_data_may_be_given_from_here(root: Path, path: Path, monkeypatch: py
     """A relative path at packing is the same place when the set is opened from elsewhere."""
     monkeypatch.chdir(root.parent)
     shutil.rmtree(path)
-    pack(Data("files", "files", tuple(SPLIT_SIZES), partial(open_files, Path("files"))), Path("packed"), size=8)
+    pack(DatasetHandle("files", "files", tuple(SPLIT_SIZES), partial(open_files, Path("files"))), Path("packed"), size=8)
     monkeypatch.chdir("/")
     assert list_notices(path) == []
     os.utime(root / FIRST, (LATER, LATER))

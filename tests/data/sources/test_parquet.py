@@ -1,4 +1,8 @@
-"""Parquet files written by pyarrow in the hub's layout, and by `datasets` itself; odd and damaged ones."""
+"""Tests of data/sources/parquet.py.
+
+Parquet files written by pyarrow in the hub's layout, and by `datasets` itself; odd and damaged ones.
+Columns by their names and notes, and labels of every type that Arrow and `datasets` have for them.
+"""
 
 import io
 import json
@@ -19,10 +23,12 @@ import pytest
 from PIL import Image
 
 from tests.data.sources.failing import fail_to_open
-from vitrine.core.notices import Notice
-from vitrine.data.decode import BadImage
+from vitrine.core.console import VitrineWarning
+from vitrine.data.image import BadImage
+from vitrine.data.source import Labels
 from vitrine.data.sources import parquet
-from vitrine.data.sources.parquet import KIND
+from vitrine.data.sources.annotations import validate_labels
+from vitrine.data.sources.parquet import KIND, Columns, choose_columns, find_labels
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -70,7 +76,7 @@ def fails(path: Path, split: str | None = None) -> str:
 
 def test_splits_of_the_hub(tmp_path: Path) -> None:
     folder = make_parquet(tmp_path)
-    assert KIND.is_mine(folder)
+    assert KIND.matches(folder)
     assert KIND.list_splits(folder) == ("train", "val")
     train, val = KIND.open(folder, "train"), KIND.open(folder, "val")
     assert [train.fetch(index) for index in range(8)] == [draw(seed) for seed in range(8)]
@@ -91,7 +97,7 @@ def test_splits_of_the_hub(tmp_path: Path) -> None:
 def test_a_single_file_and_an_undivided_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "b.parquet", {"img": [draw(0), draw(1)], "label": [1, 0]})
     write(tmp_path / "a.parquet", {"img": [draw(2)], "label": [3]})
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     assert KIND.list_splits(path) == KIND.list_splits(tmp_path) == ()
     assert KIND.open(path, None).class_names == ("0", "1")
     source = KIND.open(tmp_path, None)
@@ -154,19 +160,19 @@ def test_columns_that_hold_no_images(tmp_path: Path) -> None:
 
 def test_a_table_beside_image_files_is_not_taken_for_the_data(tmp_path: Path) -> None:
     path = write(tmp_path / "metadata.parquet", {"image": ["cat/1.png"], "label": [0]})
-    assert KIND.is_mine(path)
-    assert KIND.is_mine(tmp_path)  # alone it is looked into, and opening says what it lacks
+    assert KIND.matches(path)
+    assert KIND.matches(tmp_path)  # alone it is looked into, and opening says what it lacks
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "1.png").write_bytes(draw(0))
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
     write(path, {"image": make_images(range(2)), "label": [0, 1]})
-    assert KIND.is_mine(tmp_path)
+    assert KIND.matches(tmp_path)
     path.write_bytes(b"PAR1")
-    assert not KIND.is_mine(tmp_path)
+    assert not KIND.matches(tmp_path)
     path.unlink()
     write_split(tmp_path / "data" / "train-00000-of-00001.parquet", range(2))
-    assert KIND.is_mine(tmp_path)
-    assert not KIND.is_mine(tmp_path / "cat")
+    assert KIND.matches(tmp_path)
+    assert not KIND.matches(tmp_path / "cat")
 
 
 def test_rows_without_an_image(tmp_path: Path) -> None:
@@ -203,7 +209,7 @@ def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
             spoilt[at] = random.integers(256)
         path.write_bytes(spoilt)
         with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", Notice)
+            warnings.simplefilter("ignore", VitrineWarning)
             source = KIND.open(path, None)
             for index in range(len(source)):
                 source.read(index)
@@ -286,5 +292,133 @@ def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_parquet(tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert KIND.is_mine(path)
+    assert KIND.matches(path)
     assert "pip install 'vitrine[parquet]'" in fails(path, "train")
+
+
+pa_columns = pytest.importorskip("pyarrow")
+
+NAMES_COLUMNS = ("cat", "dog", "fox")
+CLASS_LABEL_COLUMNS = {"names": list(NAMES_COLUMNS), "_type": "ClassLabel"}
+IMAGE_COLUMNS = {"_type": "Image"}
+
+
+def label(values: Any, *others: Any, names: tuple[str, ...] | None = None) -> tuple[Labels, tuple[str, ...]]:
+    found = find_labels(
+        pa_columns.chunked_array([values]), [pa_columns.chunked_array([other]) for other in others], names, "here"
+    )
+    return validate_labels(*found, "here", "{}.png".format)
+
+
+@pytest.mark.parametrize(
+    ("images", "features", "chosen"),
+    [
+        (["image", "mask"], {}, "image"),
+        (["mask", "img"], {}, "img"),
+        (["picture", "other"], {"picture": IMAGE_COLUMNS}, "picture"),
+        (["image", "picture"], {"picture": IMAGE_COLUMNS}, "picture"),
+        (["mask", "image"], {"mask": IMAGE_COLUMNS, "image": IMAGE_COLUMNS}, "image"),
+        (["left", "right"], {"left": IMAGE_COLUMNS, "right": IMAGE_COLUMNS}, None),
+        (["picture"], {}, None),
+        ([], {"image": IMAGE_COLUMNS}, None),
+    ],
+)
+def test_which_column_is_the_image(images: list[str], features: dict[str, Any], chosen: str | None) -> None:
+    if chosen is not None:
+        assert choose_columns([*images, "text"], images, features, "here") == Columns(chosen, None, None)
+        return
+    with pytest.raises(ValueError, match=r"here has the columns .*text, and one with the bytes of images was needed"):
+        choose_columns([*images, "text"], images, features, "here")
+
+
+@pytest.mark.parametrize(
+    ("columns", "features", "chosen", "names"),
+    [
+        (["caption"], {}, None, None),
+        (["label"], {}, "label", None),
+        (["coarse_label", "fine_label"], {}, "fine_label", None),  # as CIFAR-100 has them
+        (["colour", "label"], {"colour": CLASS_LABEL_COLUMNS}, "label", None),
+        (["shape"], {"shape": CLASS_LABEL_COLUMNS}, "shape", NAMES_COLUMNS),
+        (["label"], {"label": {"feature": CLASS_LABEL_COLUMNS, "_type": "Sequence"}}, "label", NAMES_COLUMNS),
+        (["labels"], {"labels": {"feature": CLASS_LABEL_COLUMNS, "_type": "List"}}, "labels", NAMES_COLUMNS),
+        (["labels"], {"labels": [CLASS_LABEL_COLUMNS]}, "labels", NAMES_COLUMNS),
+        (["label"], {"label": {"_type": "ClassLabel", "names": None}}, "label", None),
+        (["label"], {"label": {"_type": "Value", "names": 3}}, "label", None),
+        (["label"], {"label": 3}, "label", None),
+    ],
+)
+def test_which_column_is_the_label(columns: list[str], features: Any, chosen: str | None, names: Any) -> None:
+    assert choose_columns(["image", *columns], ["image"], features, "here") == Columns("image", chosen, names)
+
+
+def test_of_several_classes_none_is_taken_aloud() -> None:
+    features = {"colour": CLASS_LABEL_COLUMNS, "shape": CLASS_LABEL_COLUMNS}
+    with pytest.warns(VitrineWarning, match="here has the classes colour, shape and none called label"):
+        assert choose_columns(["image", *features], ["image"], features, "here").label is None
+    for names in ([1, 2], "cat", {"0": "cat"}):
+        with pytest.raises(ValueError, match="no list of names"):
+            choose_columns(["image", "label"], ["image"], {"label": {"_type": "ClassLabel", "names": names}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names"),
+    [
+        (pa_columns.array([2, 0], pa_columns.uint8()), [2, 0], ("0", "1", "2")),
+        (pa_columns.array(["fox", "cat", "fox"]), [1, 0, 1], ("cat", "fox")),
+        (pa_columns.array(["fox", "cat"], pa_columns.large_string()), [1, 0], ("cat", "fox")),
+        (pa_columns.array(["fox", "cat", "fox"]).dictionary_encode(), [1, 0, 1], ("cat", "fox")),
+        (pa_columns.array([["fox"], [], ["cat", "fox"]]), [(1,), (), (0, 1)], ("cat", "fox")),
+        (pa_columns.array([[0, 1], [1, 2]], pa_columns.list_(pa_columns.int64(), 2)), [(0, 1), (1, 2)], ("0", "1", "2")),
+        (pa_columns.array([[1], [0]], pa_columns.large_list(pa_columns.int8())), [(1,), (0,)], ("0", "1")),
+        (pa_columns.array([-1, -1]), [(), ()], ()),
+        (pa_columns.array([None, None], pa_columns.int64()), [(), ()], ()),
+        (pa_columns.nulls(2), [(), ()], ()),
+        (pa_columns.array([None, None], pa_columns.string()), [(), ()], ()),
+        (pa_columns.array([None, None], pa_columns.float64()), [(), ()], ()),
+        (pa_columns.array([None, None], pa_columns.struct([("a", pa_columns.int64())])), [(), ()], ()),
+        (pa_columns.array([None, None], pa_columns.list_(pa_columns.int64())), [(), ()], ()),
+    ],
+)
+def test_kinds_of_labels(values: Any, labels: list[Any], names: tuple[str, ...]) -> None:
+    found, class_names = label(values)
+    assert ([found[index] for index in range(len(found))], class_names) == (labels, names)
+
+
+def test_known_names() -> None:
+    assert label(pa_columns.array([1]), names=NAMES_COLUMNS)[1] == NAMES_COLUMNS
+    assert label(pa_columns.array(["fox", "dog"]), names=NAMES_COLUMNS)[0].values.tolist() == [2, 1]
+    assert label(pa_columns.array([-1, -1]), names=NAMES_COLUMNS)[1] == ()
+
+
+def test_classes_are_counted_over_all_splits_columns() -> None:
+    labels, names = label(
+        pa_columns.array(["b", "d"]), pa_columns.array(["c", "b"]), pa_columns.array([None], pa_columns.string())
+    )
+    assert (labels.values.tolist(), names) == ([0, 2], ("b", "c", "d"))
+    assert label(pa_columns.array([1]), pa_columns.array([4], pa_columns.int8()), pa_columns.nulls(3))[1] == tuple("01234")
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "told"),
+    [
+        (pa_columns.array([0, -1, 2]), None, r"1\.png is the first of 1 images without"),
+        (pa_columns.array(["a", "b", None]), None, r"2\.png is the first of 1 images without"),
+        (pa_columns.array([[0], [1, -1]]), None, r"1\.png is the first of 1 images without"),
+        (pa_columns.array(["cat", "cow"]), NAMES_COLUMNS, r"1\.png is the first of 1 images without"),
+        (pa_columns.array([[0], None]), None, "here has null for some lists"),
+        (pa_columns.array([0, 3]), NAMES_COLUMNS, r"1\.png has the label 3, and here names 3 classes"),
+        (pa_columns.array([0.5]), None, "labels of type double"),
+        (pa_columns.array([True]), None, "labels of type bool"),
+        (pa_columns.array([{"a": 1}]), None, "labels of type struct"),
+        (pa_columns.array([2**40]), None, "more than 1000000 classes"),
+        (pa_columns.array([2**63, 1], pa_columns.uint64()), NAMES_COLUMNS, r"0\.png is the first of 1 images without"),
+    ],
+)
+def test_labels_that_are_refused(values: Any, names: tuple[str, ...] | None, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        label(values, names=names)
+
+
+def test_numbers_and_strings_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="numbers as labels in one split and strings in another"):
+        label(pa_columns.array([1]), pa_columns.array(["a"]))

@@ -61,16 +61,16 @@ def test_splits_are_the_official_lists(pets: Path) -> None:
 
 
 def test_the_folder_above_will_do(pets: Path) -> None:
-    assert KIND.is_mine(pets)
-    assert KIND.is_mine(pets.parent)
+    assert KIND.matches(pets)
+    assert KIND.matches(pets.parent)
     assert KIND.list_splits(pets.parent) == ("train", "test")
     assert KIND.open(pets.parent, "test").name(0) == KIND.open(pets, "test").name(0) == "images/Abyssinian_2.jpg"
 
 
 def test_other_data_is_not_taken_for_it(pets: Path, assets: Path) -> None:
-    assert not KIND.is_mine(pets / "images")
-    assert not KIND.is_mine(pets / "nowhere")
-    assert not KIND.is_mine(assets / "pets")  # sorted into folders by breed
+    assert not KIND.matches(pets / "images")
+    assert not KIND.matches(pets / "nowhere")
+    assert not KIND.matches(assets / "pets")  # sorted into folders by breed
 
 
 def test_without_its_test_list_there_is_train(pets: Path) -> None:
@@ -124,4 +124,4 @@ def test_a_missing_image_of_the_other_split_is_no_matter(pets: Path) -> None:
     (pets / "images" / "Abyssinian_2.jpg").unlink()
     assert len(KIND.open(pets, "train")) == 4
     shutil.rmtree(pets / "images")
-    assert not KIND.is_mine(pets)
+    assert not KIND.matches(pets)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrine.core.notices import Notice
+from vitrine.core.console import VitrineWarning
 from vitrine.data.sources.shards import choose_files, expand_braces, expand_pattern, find_files, locate, read_stamp
 
 
@@ -46,7 +46,7 @@ def test_choosing(tmp_path: Path) -> None:
     train, val = tmp_path / "train-0.tar", tmp_path / "val-0.tar"
     assert choose_files(tmp_path, found, "val") == ([val], [train, val])
     touch(tmp_path, "extra-0.tar")
-    with pytest.warns(Notice, match=r"extra-0\.tar in .* are left out"):
+    with pytest.warns(VitrineWarning, match=r"extra-0\.tar in .* are left out"):
         chosen = choose_files(tmp_path, find_files(tmp_path, ".tar"), "train")
     assert chosen == ([train], [train, val])
 

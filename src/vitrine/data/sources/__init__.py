@@ -1,1 +1,1 @@
-"""One small file for each kind of data that people have."""
+"""One file per dataset format."""

@@ -1,14 +1,21 @@
-"""Files that say what images show: text, JSON and lists of classes, each of which may be missing, damaged or something else."""
+"""Label and class-name files, their checks.
+
+Files that say what images show: text, JSON and lists of classes, each of which may be missing, damaged or something else.
+Labels that come as class numbers: whether each image has one, and each is one of the classes.
+"""
 
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitrine.core.sentences import list_names, summarise
+import numpy as np
+
+from vitrine.core.console import join_names, summarise
+from vitrine.data.source import Labels
 
 CLASS_LIST = "classes.txt"
 
@@ -23,7 +30,7 @@ DEFLATE_RATIO = 1032
 
 
 @contextmanager
-def explain_reading(path: Path, needed: str = NEEDED, remedy: str = REMEDY, failures: Failures = FAILURES) -> Iterator[None]:
+def readable_errors(path: Path, needed: str = NEEDED, remedy: str = REMEDY, failures: Failures = FAILURES) -> Iterator[None]:
     """Whatever the disk or a library say of a bad file or folder, in one sentence that names it.
 
     `needed` says what for, as "an IDX file was needed", and `remedy` what helps; `failures` is Exception around a parser
@@ -40,7 +47,7 @@ def explain_reading(path: Path, needed: str = NEEDED, remedy: str = REMEDY, fail
 
 def read_bytes(path: Path, limit: int = -1) -> bytes:
     """The content, or as much of it as `limit` allows."""
-    with explain_reading(path), open(path, "rb") as file:
+    with readable_errors(path), open(path, "rb") as file:
         return file.read(limit)
 
 
@@ -48,7 +55,7 @@ def read_bytes(path: Path, limit: int = -1) -> bytes:
 def open_text(path: Path, needed: str = NEEDED, remedy: str = REMEDY) -> Iterator[TextIO]:
     """UTF-8, with or without the mark that Windows puts first; line ends are left as they are."""
     try:
-        with explain_reading(path, needed, remedy), open(path, encoding="utf-8-sig", newline="") as file:
+        with readable_errors(path, needed, remedy), open(path, encoding="utf-8-sig", newline="") as file:
             yield file
     except UnicodeDecodeError as error:
         # No position, which would be that in the piece that was read last: the text before it can be looked for.
@@ -89,7 +96,7 @@ def load_class_list(folder: Path) -> dict[str, str] | None:
     for number, line in enumerate(re.split(r"\r\n?|\n", text.rstrip()), start=1):
         name, _, shown = (cell.strip() for cell in line.partition("\t"))
         if not name or name in classes:
-            found = f"repeats {list_names([name])}" if name else "is empty"
+            found = f"repeats {join_names([name])}" if name else "is empty"
             raise ValueError(f"{path} line {number} {found}, and each line needs a class of its own: correct that line.")
         classes[name] = shown or name
     return classes
@@ -98,3 +105,43 @@ def load_class_list(folder: Path) -> dict[str, str] | None:
 def quote(line: str) -> str:
     """A line from a file in a sentence of ours, at a readable length."""
     return repr(line if len(line) <= 80 else f"{line[:80]}...")
+
+
+# A label that is a hash or a date would otherwise make as many classes, each of which gets a name.
+MAX_CLASSES = 1_000_000
+
+
+def numbered_class_names(num_classes: int) -> tuple[str, ...]:
+    """Names for classes that have none."""
+    return tuple(map(str, range(num_classes)))
+
+
+def validate_labels(
+    labels: Labels, class_names: tuple[str, ...], where: str, name: Callable[[int], str]
+) -> tuple[Labels, tuple[str, ...]]:
+    """What a source has as both; labels below 0 say that there is none, which all images may do or no image.
+
+    `where` is what names the classes; `name` gives the name of an image.
+    """
+    num_lacking, num_labels = int((labels.values < 0).sum()), len(labels.values)
+    if num_labels == 0 or (num_lacking == num_labels and not labels.has_several):
+        return Labels.none_each(len(labels)), ()
+    if num_lacking > 0:
+        first = find_image(labels, labels.values < 0)
+        raise ValueError(
+            f"{where} has {num_labels - num_lacking} labels, and {name(first)} is the first of {num_lacking} images "
+            "without (none, null, or below 0): give each a label, or none."
+        )
+    if labels.values.max() >= len(class_names):
+        first = find_image(labels, labels.values >= len(class_names))
+        raise ValueError(
+            f"{name(first)} has the label {labels[first]}, and {where} names {len(class_names)} classes, counted from "
+            "0: correct one of them."
+        )
+    return labels, class_names
+
+
+def find_image(labels: Labels, is_meant: np.ndarray) -> int:
+    """The first with a label that is meant."""
+    position = int(np.flatnonzero(is_meant)[0])
+    return position if labels.starts is None else int(np.searchsorted(labels.starts, position, side="right")) - 1

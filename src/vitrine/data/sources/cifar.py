@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import Kind
+from vitrine.core.console import join_names
+from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import ArraySource, Labels
-from vitrine.data.sources.annotations import explain_reading, read_text
+from vitrine.data.sources.annotations import read_text, readable_errors
 
 SIDE = 32
 NUM_PIXEL_BYTES = 3 * SIDE * SIDE
@@ -100,7 +100,7 @@ def find_folder(path: Path) -> tuple[Layout, Path]:
     """The one folder that is meant: the path, or what is in it."""
     found = find_folders(path)
     if len(found) > 1:
-        folders = list_names([str(folder) for _, folder in found])
+        folders = join_names([str(folder) for _, folder in found])
         raise ValueError(f"{path} holds both CIFAR-10 and CIFAR-100 ({folders}), and one was needed: give its own folder.")
     if not found:
         raise ValueError(
@@ -136,7 +136,7 @@ def read_class_names(path: Path, num_classes: int) -> tuple[str, ...]:
 def map_records(path: Path, layout: Layout) -> np.ndarray:
     """The bytes of its records (N, label bytes + 3072), checked."""
     record_size = layout.num_label_bytes + NUM_PIXEL_BYTES
-    with explain_reading(path, NEEDED, REMEDY):
+    with readable_errors(path, NEEDED, REMEDY):
         num_records, rest = divmod(path.stat().st_size, record_size)
         if rest or not num_records:
             raise ValueError(
@@ -153,4 +153,4 @@ def map_records(path: Path, layout: Layout) -> np.ndarray:
     return records
 
 
-KIND = Kind("cifar", is_cifar, list_splits, open_cifar)
+KIND = DatasetFormat("cifar", is_cifar, list_splits, open_cifar)

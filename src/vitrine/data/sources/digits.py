@@ -6,7 +6,7 @@ Shapes: N images of H x W pixels.
 import numpy as np
 
 from vitrine.data.source import ArraySource, Labels, Source
-from vitrine.data.sources.labelling import number_classes
+from vitrine.data.sources.annotations import numbered_class_names
 
 SPLITS = ("train", "test")
 
@@ -23,4 +23,4 @@ def open_digits(split: str | None) -> Source:
     values, labels = load_digits(return_X_y=True)  # (N, H * W) from 0 to 16, (N)
     pixels = np.rint(values * 255 / WHITE).astype(np.uint8).reshape(-1, 8, 8, 1)  # (N, H, W, 1)
     part = slice(NUM_TRAIN) if split == "train" else slice(NUM_TRAIN, None)
-    return ArraySource(pixels[part], Labels.one_each(np.asarray(labels)[part]), number_classes(10), f"digits/{split}")
+    return ArraySource(pixels[part], Labels.one_each(np.asarray(labels)[part]), numbered_class_names(10), f"digits/{split}")

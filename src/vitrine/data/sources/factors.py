@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from vitrine.data.label_rules import Rule
-from vitrine.data.relabel import Relabelled
 from vitrine.data.source import Source
-from vitrine.data.sources.annotations import open_text
-from vitrine.data.sources.labelling import number_classes
-from vitrine.data.sources.manifest import list_manifest_splits, open_manifest
-from vitrine.data.sources.manifest_rows import Row, build_row, find_columns, parse_json
+from vitrine.data.sources.annotations import numbered_class_names, open_text
+from vitrine.data.sources.manifest import Row, build_row, find_columns, list_manifest_splits, open_manifest, parse_json
+from vitrine.data.wrappers import RelabelledSource
 
 NAME = "annotations.jsonl"
 
@@ -36,7 +34,7 @@ def open_factors(path: Path, rule: Rule, num_classes: int, split: str | None) ->
     highest = int(source.labels.values.max(initial=-1))
     if highest >= num_classes or source.labels.has_several or not all(name.isdecimal() for name in source.class_names):
         raise ValueError(f"{path} has labels that are no classes from 0 to {num_classes - 1}, which were needed: correct them.")
-    return Relabelled(source, source.labels, number_classes(num_classes))
+    return RelabelledSource(source, source.labels, numbered_class_names(num_classes))
 
 
 def read_rows(path: Path, rule: Rule) -> Iterator[Row]:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.kind import Kind
+from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import load_json
-from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.listing import list_folder
+from vitrine.data.sources.image_files import FileSource, list_folder
 from vitrine.data.sources.matlab import Value, load_mat
 
 NUM_CLASSES = 102
@@ -31,13 +30,13 @@ def find_folders(data: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def is_mine(data: Path) -> bool:
+def matches(data: Path) -> bool:
     return find_folders(data) is not None
 
 
 def open_split(data: Path, split: str | None) -> Source:
     folders = find_folders(data)
-    assert folders is not None  # by `is_mine`
+    assert folders is not None  # by `matches`
     images, lists = folders
     labels = require_whole(lists / LABELS, "labels", load_mat(lists / LABELS, "labels")["labels"], NUM_CLASSES)
     numbers = load_splits(lists / LISTS, len(labels))[split or ""]
@@ -48,7 +47,7 @@ def open_split(data: Path, split: str | None) -> Source:
             raise FileNotFoundError(f"{lists / LISTS} lists {name}, but jpg/{name} is not there: unpack the images again.")
     chosen = Labels.one_each(labels[numbers - 1] - 1)
     side_files = [lists / name for name in (LABELS, LISTS, NAMES) if isfile(lists / name)]
-    return FileSource(images, [f"jpg/{name}" for name in names], chosen, name_classes(lists), side_files)
+    return FileSource(images, [f"jpg/{name}" for name in names], chosen, load_class_names(lists), side_files)
 
 
 def load_splits(path: Path, num_images: int) -> dict[str, np.ndarray]:
@@ -79,7 +78,7 @@ def require_whole(path: Path, name: str, value: Value, highest: int) -> np.ndarr
     return numbers.astype(np.int64)
 
 
-def name_classes(lists: Path) -> tuple[str, ...]:
+def load_class_names(lists: Path) -> tuple[str, ...]:
     """By a file that is not part of the set but often put beside it, or else the numbers in the labels."""
     path = lists / NAMES
     numbers = [str(number) for number in range(1, NUM_CLASSES + 1)]
@@ -91,4 +90,4 @@ def name_classes(lists: Path) -> tuple[str, ...]:
     return tuple(names[number] for number in numbers)
 
 
-KIND = Kind("flowers", is_mine, lambda _: tuple(VARIABLES), open_split)
+KIND = DatasetFormat("flowers", matches, lambda _: tuple(VARIABLES), open_split)

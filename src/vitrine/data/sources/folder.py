@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, Kind, normalise_split
+from vitrine.core.console import join_names, warn_user
+from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
-from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.listing import Level, holds_image, list_images, look_into
+from vitrine.data.sources.image_files import FileSource, Level, holds_image, list_images, look_into
 
 # How far `is_folder` looks for an image before it says no.
 SHALLOW_FOLDERS, SHALLOW_ENTRIES = 300, 1000
@@ -39,7 +37,7 @@ def open_folder(path: Path, split: str | None) -> FileSource:
     top, listed = look_into(root), load_class_list(Path(root))
     splits = find_splits(root, top, listed)
     levels = {folder: look_into(root, folder) for folder in splits.values()} or {"": top}
-    classes = settle_classes(root, levels, listed)
+    classes = resolve_classes(root, levels, listed)
     part = "" if split is None else splits[split]
     others = [*top.others]
     names = list_images(root, part, levels[part], others)
@@ -52,7 +50,7 @@ def open_folder(path: Path, split: str | None) -> FileSource:
     return FileSource(Path(root), names, number_images(names, part, classes), tuple(classes.values()), side_files)
 
 
-KIND = Kind("folder", is_folder, list_folder_splits, open_folder)
+KIND = DatasetFormat("folder", is_folder, list_folder_splits, open_folder)
 
 
 def find_splits(root: str, top: Level, listed: Collection[str] | None) -> dict[str, str]:
@@ -66,47 +64,47 @@ def find_splits(root: str, top: Level, listed: Collection[str] | None) -> dict[s
     if not named or (listed is not None and set(top.full) <= set(listed)):
         return {}
     if len(named) < len(top.full) or not ("train" in found or len(found) > 1):
-        refuse_doubtful(root, top, named)
+        reject_ambiguous(root, top, named)
         return {}
     if top.images:
         raise ValueError(
-            f"{root} has images, such as {list_names(top.images, 1)}, beside the splits {list_names(named)}, and they would "
+            f"{root} has images, such as {join_names(top.images, 1)}, beside the splits {join_names(named)}, and they would "
             "belong to none: move them into one, or away."
         )
     if len(found) < len(named):
         raise ValueError(
-            f"{root} has the folders {list_names(named)}, and some of them are names of the same split: merge these, so that "
+            f"{root} has the folders {join_names(named)}, and some of them are names of the same split: merge these, so that "
             "there is at most one each for train, val and test."
         )
     return {split: folder for split in SPLITS for folder in named if normalise_split(folder) == split}
 
 
-def refuse_doubtful(root: str, top: Level, named: list[str]) -> None:
+def reject_ambiguous(root: str, top: Level, named: list[str]) -> None:
     """One folder of images called like a split is a class; several, or one with folders of its own, could be either."""
     if len(named) == 1 and look_into(root, named[0]).images:
         return
     rest = [folder for folder in top.full if folder not in named]
-    beside = f"beside {list_names(rest)}" if rest else "and no train"
+    beside = f"beside {join_names(rest)}" if rest else "and no train"
     raise ValueError(
-        f"{root} has {list_names(named)}, called like splits, {beside}, and either splits or classes were needed: move the "
+        f"{root} has {join_names(named)}, called like splits, {beside}, and either splits or classes were needed: move the "
         f"one or the other away, or, if all are classes, list them in a file {CLASS_LIST} there."
     )
 
 
-def settle_classes(root: str, levels: Mapping[str, Level], listed: dict[str, str] | None) -> dict[str, str]:
+def resolve_classes(root: str, levels: Mapping[str, Level], listed: dict[str, str] | None) -> dict[str, str]:
     """The folders of the classes in their order, with the names to show: the same for all splits."""
     for part, level in levels.items():
         if level.images and level.full:
             raise ValueError(
-                f"{Path(root, part)} has images, such as {list_names(level.images, 1)}, beside folders with images, such as "
-                f"{list_names(level.full, 1)}, and either all or none should lie in class folders: move the ones or the others."
+                f"{Path(root, part)} has images, such as {join_names(level.images, 1)}, beside folders with images, such as "
+                f"{join_names(level.full, 1)}, and either all or none should lie in class folders: move the ones or the others."
             )
     full = {folder for level in levels.values() for folder in level.full}
     if listed is not None:
         strangers = sorted(full - set(listed))
         if strangers:
             raise ValueError(
-                f"{Path(root, CLASS_LIST)} does not list the class folder {list_names(strangers)}, and all were needed: add "
+                f"{Path(root, CLASS_LIST)} does not list the class folder {join_names(strangers)}, and all were needed: add "
                 "a line for each, or move the folder away."
             )
         return listed
@@ -114,7 +112,7 @@ def settle_classes(root: str, levels: Mapping[str, Level], listed: dict[str, str
     classes = sorted(full)
     # isdecimal is true of other scripts' digits too, which int reads as well.
     if all(folder.isdecimal() for folder in classes) and classes != sorted(classes, key=int):
-        notice(f"{root}: its classes are numbers but sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
+        warn_user(f"{root}: its classes are numbers but sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
     return {folder: folder for folder in classes}
 
 
@@ -124,7 +122,7 @@ def require_images(root: str, levels: Mapping[str, Level], full: set[str]) -> No
         empty = [folder for folder in level.empty if level.full and folder not in full]
         if empty:
             raise ValueError(
-                f"{Path(root, part)} has class folders without any image ({list_names(empty)}), and each needs one: fill "
+                f"{Path(root, part)} has class folders without any image ({join_names(empty)}), and each needs one: fill "
                 f"them, remove them, or list all classes in a file {CLASS_LIST} in {root}."
             )
 
@@ -140,13 +138,13 @@ def require_plain_classes(root: str, part: str, names: list[str]) -> None:
         splits = sorted(each for each in folders if normalise_split(each))
         if len({normalise_split(each) for each in splits}) > 1:
             raise ValueError(
-                f"{Path(root, part, folder)} would be a class folder but has the splits {list_names(splits)}, and splits "
+                f"{Path(root, part, folder)} would be a class folder but has the splits {join_names(splits)}, and splits "
                 "come above classes: give that folder itself if it is the data, or move the splits up."
             )
     if len(inner) == 1 and len(folders := next(iter(inner.values()))) > 1 and "" not in folders:
         only = Path(root, part, next(iter(inner)))
-        notice(
-            f"{only} is the only class folder, with folders in it ({list_names(sorted(folders), 3)}): are these the classes?"
+        warn_user(
+            f"{only} is the only class folder, with folders in it ({join_names(sorted(folders), 3)}): are these the classes?"
         )
 
 
@@ -159,5 +157,5 @@ def number_images(names: list[str], part: str, classes: Mapping[str, str]) -> La
 
 def tell_left_out(root: str, others: list[str]) -> None:
     if others:
-        shown = list_names(sorted(others), 3)
-        notice(f"{root}: {len(others)} of its files were left out, which are no image files ({shown}).")
+        shown = join_names(sorted(others), 3)
+        warn_user(f"{root}: {len(others)} of its files were left out, which are no image files ({shown}).")

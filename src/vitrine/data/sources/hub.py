@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitrine.core import hub
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import normalise_split, order_splits, require_split
+from vitrine.core.console import join_names
+from vitrine.data.dataset_format import normalise_split, order_splits, require_split
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.columns import choose_columns, find_labels, is_feature
-from vitrine.data.sources.labelling import settle_labels
+from vitrine.data.sources.annotations import validate_labels
+from vitrine.data.sources.parquet import choose_columns, find_labels, is_feature
 
 if TYPE_CHECKING:
     import datasets
@@ -139,7 +139,7 @@ def open_loaded(loaded: "Mapping[Any, datasets.Dataset]", spec: str, split: str 
     splits = name_splits(list(loaded))
     require_split(spec, split, order_splits(splits))
     if split is None and len(loaded) != 1:
-        raise ValueError(f"{spec} has the splits {list_names([*map(str, loaded)])}: one of train, val, test was needed.")
+        raise ValueError(f"{spec} has the splits {join_names([*map(str, loaded)])}: one of train, val, test was needed.")
     name = next(iter(loaded)) if split is None else splits[split]
     return HubSource(loaded[name], spec, split, [loaded[other] for other in loaded if other != name])
 
@@ -169,7 +169,7 @@ class HubSource(Source):
         if columns.label is not None and len(dataset) > 0:
             rest = [read_arrow(each, columns.label) for each in others if columns.label in each.column_names]
             found = find_labels(read_arrow(dataset, columns.label), rest, columns.class_names, self.title)
-            self.labels, self.class_names = settle_labels(*found, self.title, self.name)
+            self.labels, self.class_names = validate_labels(*found, self.title, self.name)
 
     def fetch(self, index: int) -> bytes:
         [image] = self.images[index].values()

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import Kind
+from vitrine.core.console import join_names
+from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import ArraySource, Labels
-from vitrine.data.sources.annotations import DEFLATE_RATIO, explain_reading
-from vitrine.data.sources.labelling import number_classes
+from vitrine.data.sources.annotations import DEFLATE_RATIO, numbered_class_names, readable_errors
 
 # As train-images-idx3-ubyte.gz, t10k-labels.idx1-ubyte, or emnist-letters-test-images-idx3-ubyte.gz.
 FILE_NAME = re.compile(
@@ -92,25 +91,25 @@ def open_part(family: Family, part: str, images_path: Path) -> ArraySource:
     # Of all parts: what is trained on one of them is tested on another, and has to count the same classes.
     paths = [files["labels"] for files in family.values() if "labels" in files]
     num_classes = 1 + max(int(read_labels(path).max()) for path in paths)
-    class_names = name_classes(num_classes, images_path)
+    class_names = load_class_names(num_classes, images_path)
     return ArraySource(images, Labels.one_each(labels), class_names, images_path.name, [images_path, labels_path])
 
 
-def name_classes(num_classes: int, images_path: Path) -> tuple[str, ...]:
+def load_class_names(num_classes: int, images_path: Path) -> tuple[str, ...]:
     """Nothing in the files says of what they are: Fashion-MNIST has the file names of MNIST, and a folder of its own."""
     folder = Path(os.path.abspath(images_path)).parent
     # The parent as well, because torchvision keeps them in FashionMNIST/raw.
     is_fashion = any("fashion" in name.lower() for name in (images_path.name, folder.name, folder.parent.name))
     if is_fashion and num_classes <= len(FASHION_NAMES):
         return FASHION_NAMES
-    return number_classes(num_classes)
+    return numbered_class_names(num_classes)
 
 
 def find_splits(folder: Path) -> dict[str, tuple[Family, str]]:
     """By split, in order, the files of the folder and which part of them it is."""
     families = find_families(folder)
     if len(families) > 1:
-        found = f"{len(families)} data sets ({list_names([f'{prefix}*' for prefix in sorted(families)])})"
+        found = f"{len(families)} data sets ({join_names([f'{prefix}*' for prefix in sorted(families)])})"
         raise ValueError(f"{folder} holds {found}, and one data set was needed: give a folder with one, or a file of images.")
     [family] = families.values()
     splits: dict[str, tuple[Family, str]] = {}
@@ -124,7 +123,7 @@ def find_splits(folder: Path) -> dict[str, tuple[Family, str]]:
 
 def find_families(folder: Path) -> dict[str, Family]:
     """By prefix, those that have images."""
-    with explain_reading(folder, "a folder of IDX files was needed", "give another"), os.scandir(folder) as entries:
+    with readable_errors(folder, "a folder of IDX files was needed", "give another"), os.scandir(folder) as entries:
         names = [entry.name for entry in entries if FILE_NAME.fullmatch(entry.name) and entry.is_file()]
     families: dict[str, Family] = {}
     # A file that was unpacked often lies beside its archive: it comes first and is taken, because it can be mapped.
@@ -153,7 +152,7 @@ def read_labels(path: Path) -> np.ndarray:
 
 def read_idx(path: Path, num_dims: tuple[int, ...], needed: str) -> np.ndarray:
     """Its bytes in the shape that its header says: mapped, or unpacked if they are gzipped, whatever the name says."""
-    with explain_reading(path, "an IDX file was needed"), path.open("rb") as file:
+    with readable_errors(path, "an IDX file was needed"), path.open("rb") as file:
         is_gzipped = file.peek(2)[:2] == b"\x1f\x8b"
         with gzip.GzipFile(fileobj=file) if is_gzipped else nullcontext(file) as stream:
             shape = read_header(stream, path)
@@ -206,4 +205,4 @@ def require_equal(path: Path, shape: tuple[int, ...], num_bytes: int) -> None:
         )
 
 
-KIND = Kind("idx", is_idx, list_splits, open_idx)
+KIND = DatasetFormat("idx", is_idx, list_splits, open_idx)

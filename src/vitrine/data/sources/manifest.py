@@ -1,25 +1,180 @@
-"""A list of images with their labels and perhaps their splits, as a file: which classes it has, and which images are wanted.
+"""CSV, TSV and JSONL lists.
+
+The rows of a list of images: CSV, TSV (tabs for commas), or JSON lines with one object a line.
+
+Several labels of one image are a list in JSON, and in CSV a cell with ";" between them. An empty cell is no label.
+A list of images with their labels and perhaps their splits, as a file: which classes it has, and which images are wanted.
 
 How the file is written is the matter of `manifest_rows`.
 """
 
+import csv
+import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import SPLITS, Kind, normalise_split, order_splits
+from vitrine.core.config_checks import is_whole
+from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split, order_splits
 from vitrine.data.source import Labels
-from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
-from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.labelling import MAX_CLASSES, number_classes
-from vitrine.data.sources.manifest_rows import SUFFIXES, Row, read_rows
+from vitrine.data.sources.annotations import CLASS_LIST, MAX_CLASSES, load_class_list, numbered_class_names, open_text
+from vitrine.data.sources.image_files import FileSource
+
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img")
+LABEL_COLUMNS = ("label", "labels", "class", "category", "class_name", "target")
+SPLIT_COLUMNS = ("split",)
+LABEL_SEPARATOR = ";"
+
+# No file is called so, or nobody could print it: rather a sign of quotes that are not closed.
+ODD_SIGN = re.compile("[\0\r\n\ud800-\udfff]")
+
+
+class Columns(NamedTuple):
+    """Where they stand in a row; None for those that are not there."""
+
+    path: int
+    label: int | None
+    split: int | None
+
+
+class Row(NamedTuple):
+    place: str
+    """What errors call it."""
+    line: int
+    path: str
+    labels: list[str]
+    split: str | None
+    """As written; None where there is no such column."""
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    read = read_jsonl if path.suffix.lower() == ".jsonl" else read_csv
+    with open_text(path, "a list of images was needed", "give another") as file:
+        yield from read(path, file)
+
+
+def read_csv(path: Path, file: TextIO) -> Iterator[Row]:
+    reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    try:
+        cells = ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
+        first = next(cells, None)
+        if first is None:
+            return
+        columns, has_header = find_csv_columns(path, *first)
+        for line, row in cells if has_header else chain([first], cells):
+            if len(row) != len(first[1]):
+                raise ValueError(
+                    f"{path} line {line} has {len(row)} cells, and the first line has {len(first[1])}: give both the same "
+                    "number, with quotes around cells that have commas in them."
+                )
+            label = [] if columns.label is None else row[columns.label].split(LABEL_SEPARATOR)
+            split = None if columns.split is None else row[columns.split]
+            yield build_row(f"{path} line {line}", line, row[columns.path], label, split)
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} line {reader.line_num} is not CSV ({summarise(error)}), and quotes in pairs were needed: correct it."
+        ) from None
+
+
+def find_csv_columns(path: Path, line: int, first: list[str]) -> tuple[Columns, bool]:
+    """And whether the first row is a header; it is none if it begins with the path of a file."""
+    is_file = os.path.isfile(os.path.join(os.path.dirname(os.path.abspath(path)), first[0]))
+    if not is_file or first[0].strip().lower() in PATH_COLUMNS:
+        return find_columns(
+            f"{path} line {line}", first, "or, without names of columns, the path of a file in the first cell"
+        ), True
+    if len(first) > 2:
+        raise ValueError(
+            f"{path} has {len(first)} columns without names, and only a path and a label can be told apart: put a first line "
+            "before the others with the names of the columns, such as path,label,split."
+        )
+    return Columns(0, 1 if len(first) == 2 else None, None), False
+
+
+def read_jsonl(path: Path, file: TextIO) -> Iterator[Row]:
+    names, columns = list[str](), Columns(0, None, None)
+    for line, text in enumerate(file, start=1):
+        if not text.strip():
+            continue
+        place = f"{path} line {line}"
+        row = parse_json(place, text)
+        if list(row) != names:
+            names = list(row)
+            columns = find_columns(place, names)
+        cells = list(row.values())
+        label = [] if columns.label is None else cells[columns.label]
+        yield build_row(place, line, cells[columns.path], label, None if columns.split is None else cells[columns.split])
+
+
+def parse_json(place: str, text: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text, object_pairs_hook=build_object)
+    except (ValueError, RecursionError) as error:  # ValueError is also what a number of many thousand digits costs
+        reason = "nested too deeply" if isinstance(error, RecursionError) else summarise(error)
+        raise ValueError(f"{place} is not JSON ({reason}), and one object was needed on every line: correct it.") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{place} is {type(row).__name__} in JSON, and one object was needed on every line: write objects.")
+    return row
+
+
+def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def find_columns(place: str, names: Sequence[str], instead: str = "") -> Columns:
+    path, label, split = (
+        [index for index, name in enumerate(names) if name.strip().lower() in known]
+        for known in (PATH_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMNS)
+    )
+    for found in (path, label, split):
+        if len(found) > 1:
+            rivals = join_names([names[index].strip() for index in found])
+            raise ValueError(
+                f"{place} has {rivals}, which could all be meant, and one was needed: rename or remove the others."
+            )
+    if not path:
+        shown = join_names([name[:40] for name in names]) or "nothing"
+        known = ", ".join(PATH_COLUMNS)
+        raise ValueError(
+            f"{place} has {shown}, and a path named as one of {known} was needed{instead and ', '}{instead}: add it."
+        )
+    return Columns(path[0], label[0] if label else None, split[0] if split else None)
+
+
+def build_row(place: str, line: int, path: object, label: object, split: object) -> Row:
+    """The row from what stands in the file, which may be anything that JSON can say."""
+    written = require_text(place, path, "path")
+    if not written.strip():
+        raise ValueError(f"{place} has no path, and every row needs one: add it, or remove the row.")
+    labels = label if isinstance(label, list) else [] if label is None else [label]
+    texts = [require_text(place, str(each) if is_whole(each) else each, "label").strip() for each in labels]
+    return Row(
+        place, line, written, [text for text in texts if text], None if split is None else require_text(place, split, "split")
+    )
+
+
+def require_text(place: str, value: object, what: str) -> str:
+    if not isinstance(value, str):
+        whole = " or a whole number" if what == "label" else ""
+        raise ValueError(f"{place} has the {what} {str(value)[:40]}, and text{whole} was needed: write it so.")
+    if ODD_SIGN.search(value):
+        raise ValueError(
+            f"{place} has the {what} {value[:40]!r}, and line breaks, zero bytes and halves of characters cannot be part of "
+            "one: look for a quote that is not closed, or for a wrong encoding."
+        )
+    return value
+
 
 # "007" is a name, as the codes of postal areas are: whoever counts writes 7.
 CLASS_INDEX = re.compile(r"0|[1-9][0-9]*")
@@ -66,7 +221,7 @@ def open_manifest(path: Path, split: str | None, read: Reader = read_rows) -> Fi
     table = load_table(path, read)
     root = os.path.dirname(os.path.abspath(path))
     listed = load_class_list(Path(root))
-    class_names, indices = settle_classes(path, table, listed)
+    class_names, indices = resolve_classes(path, table, listed)
     chosen = np.array(table.splits) == (-1 if split is None else SPLITS.index(split))  # (N)
     labels = choose_labels(path, table, indices, chosen)
     names = [table.paths[index] for index in np.flatnonzero(chosen)]
@@ -75,7 +230,7 @@ def open_manifest(path: Path, split: str | None, read: Reader = read_rows) -> Fi
     return FileSource(Path(root), names, labels, class_names, [path, Path(root, CLASS_LIST)] if listed else [path])
 
 
-KIND = Kind("manifest", is_manifest, list_manifest_splits, open_manifest)
+KIND = DatasetFormat("manifest", is_manifest, list_manifest_splits, open_manifest)
 
 
 def load_table(path: Path, read: Reader = read_rows) -> Table:
@@ -122,7 +277,7 @@ def number_split(row: Row, has_splits: bool) -> int:
     return SPLITS.index(split)
 
 
-def settle_classes(path: Path, table: Table, listed: dict[str, str] | None) -> tuple[tuple[str, ...], np.ndarray]:
+def resolve_classes(path: Path, table: Table, listed: dict[str, str] | None) -> tuple[tuple[str, ...], np.ndarray]:
     """The names of the classes, and the class index of each label of the table (L)."""
     labels = list(table.labels)
     are_indices = all(CLASS_INDEX.fullmatch(label) for label in labels)
@@ -147,7 +302,7 @@ def settle_classes(path: Path, table: Table, listed: dict[str, str] | None) -> t
 def count_classes(path: Path, table: Table) -> tuple[tuple[str, ...], np.ndarray]:
     """Labels that are class indices, and so their own names."""
     indices = [require_index(path, line, label) for label, line in zip(table.labels, table.label_lines, strict=True)]
-    return number_classes(max(indices, default=-1) + 1), np.array(indices, np.int64)
+    return numbered_class_names(max(indices, default=-1) + 1), np.array(indices, np.int64)
 
 
 def sort_classes(path: Path, table: Table) -> tuple[tuple[str, ...], np.ndarray]:
@@ -185,8 +340,8 @@ def choose_labels(path: Path, table: Table, indices: np.ndarray, chosen: np.ndar
     if len(bare) == 0 and counts.max() == 1:
         return Labels.one_each(values)
     if counts.max() == 1:
-        notice(
-            f"{path}: {len(bare)} of its images have no label, such as {list_names([table.paths[bare[0]]])}, so that all are "
+        warn_user(
+            f"{path}: {len(bare)} of its images have no label, such as {join_names([table.paths[bare[0]]])}, so that all are "
             "taken to have any number of labels."
         )
     return Labels.from_counts(values, counts[chosen])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.sentences import list_names, summarise
+from vitrine.core.console import join_names, summarise
 from vitrine.data.sources.annotations import read_bytes
 
 Value = np.ndarray | str | list[dict[str, "Value"]] | None
@@ -39,7 +39,7 @@ def load_mat(path: Path, *names: str) -> dict[str, Value]:
         raise ValueError(f"{path} is no whole MATLAB file ({summarise(error)}), which was needed: fetch it again.") from None
     missing = [name for name in names if name not in found]
     if missing:
-        raise ValueError(f"{path} lacks the variable {list_names(missing)}, which was needed: fetch the right file.")
+        raise ValueError(f"{path} lacks the variable {join_names(missing)}, which was needed: fetch the right file.")
     return found
 
 

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.core.checks import is_whole
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names, summarise
-from vitrine.data.decode import MAX_PIXELS
-from vitrine.data.kind import Kind
-from vitrine.data.names import Names
-from vitrine.data.source import MAX_BLOCK_SIDE, Labels, Source
+from vitrine.core.config_checks import is_whole
+from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.data.dataset_format import DatasetFormat
+from vitrine.data.image import MAX_PIXELS
+from vitrine.data.source import MAX_BLOCK_SIDE, Labels, PackedStrings, Source
 
 IMAGES, INDEX, DESCRIPTION = OWN_FILES = "images.bin", "index.npz", "pack.json"
 FORMAT = 1
@@ -67,7 +65,7 @@ class PackedSource(Source):
         self.num_channels = description.num_channels
         self.class_names = tuple(description.class_names)
         self.offsets, self.heights, self.widths = (index[name][start:stop] for name in ("offsets", "heights", "widths"))
-        self.names = Names(index["name_starts"], index["name_bytes"]).slice(start, stop)
+        self.names = PackedStrings(index["name_starts"], index["name_bytes"]).slice(start, stop)
         self.labels = Labels(index["labels"], index.get("label_starts")).take(np.arange(start, stop))
         self.pixels: np.ndarray | None = None  # mapped when first needed, in each process
         side = max(self.heights.max(initial=0), self.widths.max(initial=0))
@@ -218,8 +216,8 @@ def warn_of_changes(path: Path, description: Description) -> None:
     stamps = {name: read_stamp(name) for name in description.stamps}
     changed = [name for name, stamp in description.stamps.items() if stamps[name] != stamp]
     if changed and any(stamp != GONE for stamp in stamps.values()):
-        notice(
-            f"{description.data} has changed since it was packed into {path} ({list_names(changed, 3)}): pack it again, unless "
+        warn_user(
+            f"{description.data} has changed since it was packed into {path} ({join_names(changed, 3)}): pack it again, unless "
             "the images are still the same."
         )
 
@@ -233,4 +231,4 @@ def read_stamp(name: str) -> list[int]:
     return [-1 if stat.S_ISDIR(status.st_mode) else status.st_size, status.st_mtime_ns]
 
 
-KIND = Kind("packed", is_packed, list_packed_splits, open_packed)
+KIND = DatasetFormat("packed", is_packed, list_packed_splits, open_packed)

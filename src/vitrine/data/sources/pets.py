@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from os.path import isdir, isfile
 from pathlib import Path
 
-from vitrine.data.kind import Kind
+from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import quote, read_lines
-from vitrine.data.sources.files import FileSource
-from vitrine.data.sources.listing import list_folder
+from vitrine.data.sources.image_files import FileSource, list_folder
 
 NUM_CLASSES = 37
 LISTS = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
@@ -38,13 +37,13 @@ def find_root(data: Path) -> Path | None:
     return None
 
 
-def is_mine(data: Path) -> bool:
+def matches(data: Path) -> bool:
     return find_root(data) is not None
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
     root = find_root(data)
-    assert root is not None  # by `is_mine`
+    assert root is not None  # by `matches`
     return tuple(split for split, path in LISTS.items() if isfile(root / path))
 
 
@@ -54,7 +53,7 @@ def open_split(data: Path, split: str | None) -> Source:
     # All lists are read whichever is wanted: the names of the classes come from them, and must be those of every split.
     pets = {each: list(read_pets(root / LISTS[each])) for each in splits}
     everyone = [pet for each in splits for pet in pets[each]]
-    class_names = name_classes(root, everyone)
+    class_names = load_class_names(root, everyone)
     require_once(everyone)
     wanted = pets[split or ""]
     require_images(root, wanted)
@@ -78,7 +77,7 @@ def read_pets(path: Path) -> Iterator[Pet]:
         yield Pet(f"{path}, line {number}", match["name"], match["breed"], int(match["id"]) - 1)
 
 
-def name_classes(root: Path, pets: list[Pet]) -> tuple[str, ...]:
+def load_class_names(root: Path, pets: list[Pet]) -> tuple[str, ...]:
     """The breed of each class, as the names of its images have it."""
     breeds: dict[int, str] = {}
     classes: dict[str, int] = {}
@@ -113,4 +112,4 @@ def require_images(root: Path, pets: list[Pet]) -> None:
             raise FileNotFoundError(f"{pet.place} lists {pet.name}, but images/{pet.name}.jpg is not there: unpack it again.")
 
 
-KIND = Kind("pets", is_mine, list_splits, open_split)
+KIND = DatasetFormat("pets", matches, list_splits, open_split)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.notices import notice
-from vitrine.core.sentences import list_names
-from vitrine.data.kind import normalise_split, order_splits
-from vitrine.data.sources.listing import scan
+from vitrine.core.console import join_names, warn_user
+from vitrine.data.dataset_format import normalise_split, order_splits
+from vitrine.data.sources.image_files import scan
 
 Files = dict[str | None, list[Path]]
 """The files of each split; under None those that name none, which are all where the data is not divided."""
@@ -51,7 +50,7 @@ def choose_files(data: Path, found: Files, split: str | None) -> tuple[list[Path
     if split is None:
         return found[None], found[None]
     if None in found:
-        notice(f"{list_names([path.name for path in found[None]])} in {data} begin with no split's name and are left out.")
+        warn_user(f"{join_names([path.name for path in found[None]])} in {data} begin with no split's name and are left out.")
     return found[split], [path for each in order_splits(found) for path in found[each]]
 
 

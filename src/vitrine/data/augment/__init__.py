@@ -1,0 +1,1 @@
+"""Random crops, RandAugment, random erasing, mixup and CutMix."""

@@ -1,0 +1,1 @@
+"""Data checks: damaged files, duplicates, leaks."""

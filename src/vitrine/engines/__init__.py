@@ -1,0 +1,1 @@
+"""What computes a model: PyTorch now, other runtimes later."""

@@ -1,1 +1,0 @@
-"""How good a model is. What is here measures and never trains."""

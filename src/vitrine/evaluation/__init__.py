@@ -1,0 +1,1 @@
+"""Measure models: predictions, reports, features, few-shot, probes. Nothing here trains a network."""

@@ -1,0 +1,1 @@
+"""VTAB-1k: 19 tasks under one protocol."""

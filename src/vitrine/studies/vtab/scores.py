@@ -1,0 +1,155 @@
+"""Scores by group, their figure.
+
+The score of VTAB: the plain mean over tasks, not over groups, as table 9 of arXiv:2010.11929 has it.
+The scores of VTAB by group, as figure 2 of arXiv:2010.11929 shows them.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from vitrine.core.html_report import save_figure, shorten
+from vitrine.data.sources.vtab import GROUPS, TASKS, Group
+from vitrine.evaluation.intervals import compute_spread, wilson_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+OVERALL = "VTAB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    name: str
+    group: Group
+    source: str
+    num_classes: int
+    num_train_images: int
+    num_test_images: int
+    accuracies: tuple[float, ...]
+    """Top-1 on the test images, for each seed."""
+    mean: float
+    std: float | None
+    """Over seeds; None for a single one."""
+    low: float | None
+    """Where 95 of 100 test sets of that size would lie."""
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The mean of some tasks."""
+
+    name: str
+    num_tasks: int
+    num_all: int | None
+    """How many the benchmark has; None for what is none of its groups."""
+    mean: float
+    std: float | None
+    """Of the means of each seed; None for a single one. Nothing is made up in its place."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_tasks == self.num_all
+
+
+def build_result(
+    *,
+    name: str,
+    group: Group,
+    accuracies: Sequence[float],
+    num_test_images: int,
+    source: str = "",
+    num_classes: int = 0,
+    num_train_images: int = 0,
+) -> TaskResult:
+    spread = compute_spread(accuracies)
+    interval = wilson_interval(spread.mean, num_test_images)
+    return TaskResult(
+        name=name,
+        group=group,
+        source=source,
+        num_classes=num_classes,
+        num_train_images=num_train_images,
+        num_test_images=num_test_images,
+        accuracies=tuple(accuracies),
+        mean=spread.mean,
+        std=spread.std,
+        low=interval.low,
+        high=interval.high,
+    )
+
+
+def compute_scores(results: Sequence[TaskResult]) -> list[Score]:
+    """Of each group of the benchmark, of all its tasks together, and of other groups; without those that have no task."""
+    sizes: dict[str, int | None] = {group: sum(task.group == group for task in TASKS.values()) for group in GROUPS}
+    parts = {group: [each for each in results if each.group == group] for group in (*GROUPS, "generated", "other")}
+    parts[OVERALL] = [each for group in GROUPS for each in parts[group]]
+    sizes[OVERALL] = len(TASKS)
+    order = (*GROUPS, OVERALL, "generated", "other")
+    return [compute_score(name, parts[name], sizes.get(name)) for name in order if parts[name]]
+
+
+def compute_score(name: str, results: Sequence[TaskResult], num_all: int | None) -> Score:
+    by_seed = [fmean(accuracies) for accuracies in zip(*(result.accuracies for result in results), strict=True)]
+    spread = compute_spread(by_seed)
+    return Score(name=name, num_tasks=len(results), num_all=num_all, mean=spread.mean, std=spread.std)
+
+
+def find_overall(scores: Sequence[Score]) -> Score | None:
+    """The VTAB score, or None where no task of the benchmark was run."""
+    return next((score for score in scores if score.name == OVERALL), None)
+
+
+COLOURS = {
+    OVERALL: "#3d405b",
+    "natural": "#5aa469",
+    "specialised": "#2e86ab",
+    "structured": "#d1495b",
+    "generated": "#b08bbb",
+    "other": "#a3a3a3",
+}
+LETTERS_PER_INCH = 13  # of the note below
+
+DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": "#222222", "markeredgecolor": "white"}
+
+
+def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: str, note: str, path: Path) -> None:
+    """A bar for each group with its spread over seeds, where there are several, and a dot for each task, written as PNG."""
+    from matplotlib.figure import Figure
+
+    width = 2.2 + 1.35 * len(scores)
+    figure = Figure(figsize=(width, 5.0), dpi=120, layout="constrained")
+    figure.suptitle(f"VTAB-1k: {shorten(model)}", fontsize=13, parse_math=False)
+    panel = figure.add_subplot()
+    for place, score in enumerate(scores):
+        groups = GROUPS if score.name == OVERALL else (score.name,)
+        draw_bar(panel, place, score, [each.mean for each in results if each.group in groups])
+    panel.set_xticks(range(len(scores)), [label_bar(score) for score in scores], fontsize=10)
+    panel.set_ylim(0.0, 108.0)
+    panel.set_yticks(range(0, 101, 20))
+    panel.set_ylabel("top-1 accuracy (%)", fontsize=11)
+    panel.set_xlabel(
+        textwrap.fill(note, int(LETTERS_PER_INCH * width)), fontsize=9, color="#555555", parse_math=False, labelpad=10
+    )
+    panel.grid(axis="y", color="#eeeeee", zorder=0)
+    panel.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+def draw_bar(panel: "Axes", place: int, score: Score, members: Sequence[float]) -> None:
+    spread = 100 * (score.std or 0.0)
+    panel.bar(place, 100 * score.mean, width=0.66, color=COLOURS[score.name], zorder=2)
+    if score.std is not None:
+        panel.errorbar(place, 100 * score.mean, yerr=spread, color="black", capsize=5, zorder=4)
+    panel.plot([place - 0.24] * len(members), [100 * mean for mean in members], zorder=3, clip_on=False, **DOTS)
+    figure, above = f"{100 * score.mean:.1f}", (place, 100 * score.mean + spread)
+    panel.annotate(figure, above, (0, 3), textcoords="offset points", ha="center", fontsize=11, zorder=5)
+
+
+def label_bar(score: Score) -> str:
+    tasks = f"{score.num_tasks}" if score.num_all is None or score.is_complete else f"{score.num_tasks} of {score.num_all}"
+    return f"{score.name}\n{tasks} task{'' if tasks == '1' else 's'}"

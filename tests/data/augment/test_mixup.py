@@ -1,0 +1,247 @@
+"""Mixup and CutMix against their formulas, scipy's Beta distribution, and batches that are cut in parts."""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from vitrine.data.augment.mixup import Mixing
+from vitrine.data.preprocessing import Preprocessing
+
+MIXUP, CUTMIX, BOTH = Mixing(mixup=0.4), Mixing(cutmix=1.0), Mixing(mixup=0.8, cutmix=1.0)
+K = 7
+
+
+def build_batch(num_images: int = 8, size: tuple[int, int] = (12, 10), seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Bytes, and classes of which partners never share one."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (num_images, 3, *size), dtype=torch.uint8, generator=generator)
+    return images, torch.arange(num_images) % K
+
+
+def find_shares(mixing: Mixing, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
+    """The image's own share in each step, read off its target."""
+    images, classes = torch.zeros(2, 1, *size), torch.tensor([0, 1])
+    return np.array([mixing.mix(images, classes, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)])
+
+
+def test_mixup_is_the_formula_for_both_partners() -> None:
+    images, classes = build_batch()
+    partners = [1, 0, 3, 2, 5, 4, 7, 6]
+    for step in range(5):
+        mixed, targets = MIXUP.mix(images, classes, K, seed=3, step=step)
+        share = targets[0, 0].double()
+        assert 0.5 <= share <= 1
+        floats = images.double() / 255
+        expected = share * floats + (1 - share) * floats[partners]
+        torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=1e-6)  # float32 of numbers up to 1
+        rows = torch.eye(K, dtype=torch.float64)[classes]
+        torch.testing.assert_close(targets.double(), share * rows + (1 - share) * rows[partners], rtol=0, atol=1e-7)
+        assert (mixed.dtype, targets.dtype) == (torch.float32, torch.float32)
+
+
+def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
+    images, classes = build_batch(6, (24, 16))
+    images[::2], images[1::2] = 10, 200
+    num_empty = 0
+    for step in range(60):
+        mixed, targets = CUTMIX.mix(images, classes, K, seed=0, step=step)
+        assert mixed.dtype == torch.uint8
+        is_pasted = mixed != images
+        assert (is_pasted == is_pasted[0, 0]).all()  # the same box in all
+        assert torch.equal(mixed, torch.where(is_pasted, 210 - images, images))
+        rows, columns = is_pasted[0, 0].any(dim=1).nonzero(), is_pasted[0, 0].any(dim=0).nonzero()
+        num_empty += len(rows) == 0
+        if len(rows) > 0:
+            assert is_pasted[0, 0, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        share = is_pasted[0, 0].double().mean().item()
+        assert targets[4, 5].item() == pytest.approx(share, abs=1e-6)
+        assert targets[4, 4].item() == pytest.approx(1 - share, abs=1e-6)
+    assert num_empty < 6
+
+
+@pytest.mark.parametrize("alpha", [0.2, 5.0])
+def test_mixups_share_is_the_larger_part_of_a_beta_draw(alpha: float) -> None:
+    shares = find_shares(Mixing(mixup=alpha), 600)
+    beta = stats.beta(alpha, alpha)
+    # P(max(a, 1 - a) <= s) = F(s) - F(1 - s); float32 shares at 1 are compared as they are.
+    assert stats.kstest(shares, lambda s: np.where(s < 0.5, 0, beta.cdf(s) - beta.cdf(1 - s))).pvalue > 1e-3
+
+
+def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
+    side, alpha = 64, 0.7
+    images, classes = torch.zeros(2, 1, side, side, dtype=torch.uint8), torch.tensor([0, 1])
+    images[1] = 1
+    seen, middles = [], []
+    for step in range(700):
+        inside = Mixing(cutmix=alpha).mix(images, classes, 2, seed=1, step=step)[0][0, 0].bool()
+        rows, columns = inside.any(dim=1).nonzero(), inside.any(dim=0).nonzero()
+        if len(rows) == 0:
+            continue
+        top, bottom = rows[0].item(), rows[-1].item() + 1
+        left, right = columns[0].item(), columns[-1].item() + 1
+        middles.append(((top + bottom) / 2, (left + right) / 2))
+        if top > 0 and bottom < side:  # the height was not cut off, and the box has the image's shape
+            seen.append((bottom - top) / side)
+    # Of boxes of height h, all whose middle lies h / 2 off the borders are whole: 1 - h / side of them.
+    heights = np.linspace(0, 1, 4001)[1:-1]
+    density = 2 * heights * stats.beta(alpha, alpha).pdf(heights**2) * (1 - heights)
+    cumulated = np.cumsum(density) / density.sum()
+    assert stats.kstest(seen, lambda h: np.interp(h, heights, cumulated)).pvalue > 1e-3
+    assert np.mean([row for row, _ in middles]) == pytest.approx(side / 2, abs=side / 20)
+    assert np.mean([column for _, column in middles]) == pytest.approx(side / 2, abs=side / 20)
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
+@pytest.mark.parametrize("num_images", [8, 9])
+def test_parts_of_a_batch_are_mixed_as_in_the_whole(mixing: Mixing, num_images: int) -> None:
+    images, classes = build_batch(num_images)
+    for step in range(8):
+        whole = mixing.mix(images, classes, K, seed=5, step=step)
+        parts = [
+            mixing.mix(images[part], classes[part], K, seed=5, step=step) for part in (slice(0, 2), slice(2, 6), slice(6, None))
+        ]
+        for index in (0, 1):
+            assert torch.equal(torch.cat([part[index] for part in parts]), whole[index])
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+def test_the_last_of_an_odd_batch_stays_itself(mixing: Mixing) -> None:
+    images, classes = build_batch(5)
+    floats = images.float() / 255
+    mixed, targets = mixing.mix(floats, classes, K, seed=0, step=0)
+    assert torch.equal(mixed[4], floats[4])
+    assert torch.equal(targets[4], torch.eye(K)[classes[4]])
+    assert not torch.equal(mixed[3], floats[3])
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
+def test_the_same_step_gives_the_same_and_another_another(mixing: Mixing) -> None:
+    images, classes = build_batch(2, (64, 64))
+    before = images.clone(), classes.clone()
+    results = {}
+    for seed, step in ((0, 0), (0, 1), (1, 0), (1, 1), (-1, 0), (2**63, 2**40)):
+        mixed, targets = mixing.mix(images, classes, K, seed=seed, step=step)
+        again, targets_again = mixing.mix(images, classes, K, seed=seed, step=step)
+        assert torch.equal(mixed, again)
+        assert torch.equal(targets, targets_again)
+        results[seed, step] = mixed.double().sum().item(), targets[0, 0].item()
+    assert len(set(results.values())) == 6
+    assert torch.equal(images, before[0])
+    assert torch.equal(classes, before[1])
+
+
+def test_with_both_on_half_of_the_batches_get_either() -> None:
+    images, classes = build_batch(2, (2, 2))
+    num_cutmix = sum(BOTH.mix(images, classes, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
+    assert stats.binomtest(num_cutmix, 600).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH, Mixing()], ids=["mixup", "cutmix", "both", "off"])
+def test_targets_sum_to_one(mixing: Mixing) -> None:
+    images, classes = build_batch(8)
+    classes[1] = classes[0]  # a pair of one class keeps exactly it
+    for step in range(20):
+        targets = mixing.mix(images, classes, K, seed=0, step=step)[1]
+        torch.testing.assert_close(targets.sum(dim=1), torch.ones(8), rtol=0, atol=1e-6)
+        assert torch.equal(targets[:2], torch.eye(K)[classes[:2]])
+        assert targets.min() >= 0
+
+
+def test_off_leaves_images_and_gives_targets_as_rows() -> None:
+    images, classes = build_batch()
+    mixed, targets = Mixing().mix(images, classes, K, seed=0, step=0)
+    assert mixed is images
+    assert torch.equal(targets, torch.nn.functional.one_hot(classes, K).float())
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+def test_several_labels_are_mixed_as_they_are(mixing: Mixing) -> None:
+    images, classes = build_batch(4)
+    rows = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0.5]])
+    _, targets = mixing.mix(images, rows, 3, seed=0, step=2)
+    own = mixing.mix(images, classes, K, seed=0, step=2)[1][0, 0]
+    torch.testing.assert_close(targets, own * rows + (1 - own) * rows[[1, 0, 3, 2]])
+
+
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.float64])
+def test_the_layout_in_memory_and_the_kind_of_float_stay(mixing: Mixing, dtype: torch.dtype) -> None:
+    images, classes = build_batch()
+    images = images if dtype == torch.uint8 else (images / 255).to(dtype)
+    plain = mixing.mix(images, classes, K, seed=0, step=0)[0]
+    last = mixing.mix(images.contiguous(memory_format=torch.channels_last), classes, K, seed=0, step=0)[0]
+    assert plain.is_contiguous()
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(plain, last)
+    assert plain.dtype == (torch.float32 if dtype == torch.uint8 and mixing is MIXUP else dtype)
+
+
+def test_mixing_bytes_then_normalising_is_mixing_what_was_normalised() -> None:
+    images, classes = build_batch()
+    normalise = Preprocessing(resize=None, crop=(12, 10), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)).normalise
+    for mixing in (MIXUP, CUTMIX):
+        before = mixing.mix(normalise(images), classes, K, seed=0, step=0)[0]
+        torch.testing.assert_close(normalise(mixing.mix(images, classes, K, seed=0, step=0)[0]), before)
+
+
+def test_nothing_waits_for_a_device() -> None:
+    # Tensors on "meta" have no numbers, so any look at them would fail.
+    images, classes = (tensor.to("meta") for tensor in build_batch())
+    for mixing in (MIXUP, CUTMIX):
+        mixed, targets = mixing.mix(images, classes, K, seed=0, step=0)
+        assert (mixed.shape, targets.shape) == ((8, 3, 12, 10), (8, K))
+        assert mixed.device.type == targets.device.type == "meta"
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    for mixing in (MIXUP, CUTMIX):
+        mixed, targets = mixing.mix(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), K, seed=0, step=0)
+        assert (mixed.shape, targets.shape) == ((0, 3, 4, 4), (0, K))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e3])
+def test_shares_at_the_ends_of_the_range_are_numbers(alpha: float) -> None:
+    for mixing in (Mixing(mixup=alpha), Mixing(cutmix=alpha)):
+        shares = find_shares(mixing, 100, (8, 8))
+        assert ((shares >= 0) & (shares <= 1)).all()
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_wrong_alphas(name: str) -> None:
+    for alpha in (-0.1, 1e-9, 1e9):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha} must be 0, for off, or 0.001 to 1000, as 0.2.')}$"):
+            Mixing(**{name: alpha})
+    for alpha in (float("inf"), float("nan"), "0.2", True):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha!r} must be a number.')}$"):
+            Mixing(**{name: alpha})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"images": torch.zeros(4, 3, 5)},
+            "images of torch.float32 and shape (4, 3, 5) must be bytes or floats of (B, C, H, W).",
+        ),
+        ({"images": torch.zeros(4, 3, 5, 5, dtype=torch.int32)}, "images of torch.int32 and shape (4, 3, 5, 5) must be bytes"),
+        ({"targets": torch.zeros(3, dtype=torch.int64)}, "must be int64 classes of 4 images, or floats of (4, 7)."),
+        ({"targets": torch.zeros(4)}, "targets of torch.float32 and shape (4,) must be int64 classes"),
+        ({"targets": torch.zeros(4, 6)}, "targets of torch.float32 and shape (4, 6) must be int64 classes"),
+    ],
+)
+def test_wrong_batches(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"images": torch.zeros(4, 3, 5, 5), "targets": torch.zeros(4, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        BOTH.mix(**(arguments | change), num_classes=K, seed=0, step=0)
+
+
+def test_a_configuration_can_hold_it_without_torch() -> None:
+    code = "import sys; from vitrine.data.augment.mixup import Mixing; Mixing(mixup=0.2); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,160 @@
+"""Tests of studies/vtab/scores.py.
+
+The score against table 9 of arXiv:2010.11929, whose groups and means are computed there from the same rows.
+The figure of VTAB: bars as high as the scores, measured in its pixels.
+"""
+
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine.data.sources.vtab import TASKS
+from vitrine.studies.vtab.scores import (
+    COLOURS,
+    Score,
+    TaskResult,
+    build_result,
+    compute_scores,
+    draw_scores,
+    find_overall,
+    label_bar,
+)
+
+# In the order of the table's columns, and the means that are printed in its last one and in table 2.
+TABLE_9 = {
+    "H/14 JFT": (
+        (95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4, 76.6),
+        (91.7, 63.8, 53.1, 79.4, 63.3, 84.5, 33.2, 51.2),
+        77.63,
+    ),
+    "L/16 JFT": (
+        (95.4, 81.9, 74.3, 99.7, 96.7, 63.5, 87.4, 83.6, 96.5, 89.7, 77.1),
+        (86.4, 63.1, 49.7, 74.5, 60.5, 82.2, 36.2, 51.1),
+        76.28,
+    ),
+    "L/16 I21k": (
+        (90.8, 84.1, 74.1, 99.3, 92.7, 61.0, 80.9, 82.5, 95.6, 85.2, 75.3),
+        (70.3, 56.1, 41.9, 74.7, 64.9, 79.9, 30.5, 41.7),
+        72.72,
+    ),
+}
+GROUPS = {"H/14 JFT": (86.69, 87.00, 65.03), "L/16 JFT": (85.56, 86.72, 62.96), "L/16 I21k": (83.27, 84.65, 57.50)}
+
+
+def make_results(*rows: tuple[float, ...]) -> list[TaskResult]:
+    """Of all tasks; a row for each seed, in per cent."""
+    return [
+        build_result(name=name, group=task.group, accuracies=[row[place] / 100 for row in rows], num_test_images=1000)
+        for place, (name, task) in enumerate(TASKS.items())
+    ]
+
+
+@pytest.mark.parametrize("model", TABLE_9)
+def test_groups_and_score_are_those_of_the_paper(model: str) -> None:
+    first, second, mean = TABLE_9[model]
+    scores = {score.name: score for score in compute_scores(make_results((*first, *second)))}
+    assert list(scores) == ["natural", "specialised", "structured", "VTAB"]
+    # Half of the last digit that is printed.
+    assert [100 * scores[group].mean for group in ("natural", "specialised", "structured")] == pytest.approx(
+        GROUPS[model], abs=0.006
+    )
+    assert 100 * scores["VTAB"].mean == pytest.approx(mean, abs=0.03)  # table 9 rounds each task to a tenth
+    assert [score.num_tasks for score in scores.values()] == [score.num_all for score in scores.values()] == [7, 4, 8, 19]
+    assert scores["VTAB"].is_complete
+    assert scores["VTAB"].std is None
+
+
+def test_the_spread_is_of_the_scores_of_each_seed() -> None:
+    rows = [(*first, *second) for first, second, _ in TABLE_9.values()]
+    overall = find_overall(compute_scores(make_results(*rows)))
+    assert overall is not None
+    assert overall.std is not None
+    means = [fmean(row) for row in rows]
+    assert (100 * overall.mean, 100 * overall.std) == (pytest.approx(fmean(means)), pytest.approx(stdev(means)))
+    task = make_results(*rows)[3]
+    assert task.accuracies == pytest.approx((0.997, 0.997, 0.993))
+    assert task.std == pytest.approx(stdev((0.997, 0.997, 0.993)))
+
+
+def test_only_the_benchmark_s_tasks_count() -> None:
+    """The score says of how many tasks it is; others have means of their own."""
+    accuracies = {"natural": (0.5, 0.7), "structured": (0.3,), "generated": (0.9, 0.8), "other": (1.0,)}
+    results = [
+        build_result(name=f"{group}-{place}", group=group, accuracies=[value], num_test_images=100)
+        for group, values in accuracies.items()
+        for place, value in enumerate(values)
+    ]
+    scores = {score.name: score for score in compute_scores(results)}
+    assert list(scores) == ["natural", "structured", "VTAB", "generated", "other"]
+    assert {name: round(score.mean, 12) for name, score in scores.items()} == {
+        "natural": 0.6,
+        "structured": 0.3,
+        "VTAB": 0.5,
+        "generated": 0.85,
+        "other": 1.0,
+    }
+    assert (scores["VTAB"].num_tasks, scores["VTAB"].num_all, scores["VTAB"].is_complete) == (3, 19, False)
+    assert scores["generated"].num_all is None
+
+
+def test_without_any_of_them_there_is_no_score() -> None:
+    scores = compute_scores([build_result(name="photos", group="other", accuracies=[0.5], num_test_images=10)])
+    assert [score.name for score in scores] == ["other"]
+    assert find_overall(scores) is None
+
+
+def test_an_interval_is_wilson_s() -> None:
+    """50 of 100: 0.4038 to 0.5962."""
+    result = build_result(name="pets", group="natural", accuracies=[0.5], num_test_images=100)
+    assert (result.low, result.high) == (pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
+
+
+NOTE = "Not the paper's protocol: model.image_size 224 instead of 384; " * 4
+
+
+def find_heights(path: Path, names: list[str]) -> dict[str, int]:
+    """Of each bar in pixels, along the column where it is highest."""
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    heights: dict[str, int] = {}
+    for name in names:
+        colour = [int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5)]
+        heights[name] = int((np.abs(pixels - colour).max(axis=2) < 3).sum(axis=0).max())
+    return heights
+
+
+def draw(path: Path, *accuracies: tuple[float, ...]) -> list[Score]:
+    groups = ("natural", "structured", "generated")
+    results = [
+        build_result(name=group, group=group, accuracies=values, num_test_images=100)
+        for group, values in zip(groups, accuracies, strict=True)
+    ]
+    scores = compute_scores(results)
+    draw_scores(scores, results, "a-model", NOTE, path)
+    return scores
+
+
+def test_bars_are_as_high_as_the_scores(tmp_path: Path) -> None:
+    scores = draw(tmp_path / "vtab.png", (0.8,), (0.4,), (0.2,))
+    heights = find_heights(tmp_path / "vtab.png", [score.name for score in scores])
+    for score in scores:
+        # A pixel or two at the ends.
+        assert heights[score.name] / heights["natural"] == pytest.approx(score.mean / 0.8, abs=0.02)
+
+
+def test_several_seeds_have_a_spread(tmp_path: Path) -> None:
+    """A black line on the bar, which a single seed has not."""
+    draw(tmp_path / "one.png", (0.8,), (0.4,), (0.2,))
+    draw(tmp_path / "two.png", (0.7, 0.9), (0.3, 0.5), (0.1, 0.3))
+    images = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L")) for name in ("one", "two")]
+    assert (images[1] == 0).sum() > (images[0] == 0).sum() + 4 * 20
+
+
+@pytest.mark.parametrize(
+    ("num_tasks", "num_all", "label"),
+    [(7, 7, "natural\n7 tasks"), (2, 7, "natural\n2 of 7 tasks"), (1, None, "natural\n1 task"), (3, None, "natural\n3 tasks")],
+)
+def test_a_bar_says_of_how_many_tasks_it_is(num_tasks: int, num_all: int | None, label: str) -> None:
+    assert label_bar(Score(name="natural", num_tasks=num_tasks, num_all=num_all, mean=0.5, std=None)) == label

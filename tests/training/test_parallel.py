@@ -1,0 +1,208 @@
+"""Two processes of torchrun compute what one does; the cases, and what each process does, are in parallel_worker.py."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training import parallel_worker as worker
+from tests.training.parallel_worker import BEYOND, CURVES, HALF, NUM_STEPS, SHORT, Case, Running, are_equal, load, save
+from vitrine.core.runtime import Runtime
+from vitrine.models.registry import build_meta_model, resolve_config
+from vitrine.training.config import MachineConfig
+from vitrine.training.parallel import Parallel, choose_dtype, list_blocks
+
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 1800  # until what hangs is ended; no limit on speed
+ALONE = Runtime(torch.device("cpu"))
+SHARDINGS = ("ddp", "fsdp")
+
+
+class Both:
+    """What one process found, and what each of two found; the second half of one is begun by the other."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        running = Running(ALONE, Case())
+        running.train(HALF)
+        save(ALONE, out / "one half", *running.gather())
+        running.train(NUM_STEPS)
+        self.alone = running.records
+        self.log = run_workers(out)
+        self.ranks: list[dict[str, Any]] = [read_found(out / f"{rank}.json") for rank in range(2)]
+
+    def find(self, name: str) -> Any:
+        """Which both have to agree on."""
+        for found in self.ranks:
+            assert name in found, f"the workers did not come to {name}:\n{self.log[-3000:]}"
+            assert not (isinstance(found[name], dict) and "error" in found[name]), found[name]
+        first, second = (found[name] for found in self.ranks)
+        assert first == second
+        return first
+
+
+def run_workers(out: Path) -> str:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", worker.__name__, str(out)]
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        return process.communicate(timeout=TIMEOUT_S)[0]
+    except subprocess.TimeoutExpired:
+        process.terminate()  # which it passes on to the workers
+        return process.communicate()[0]
+
+
+def read_found(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(tmp_path_factory.mktemp("both"))
+
+
+def pick(records: list[dict[str, float]], name: str) -> list[float]:
+    return [record[name] for record in records]
+
+
+def test_there_is_something_to_learn(both: Both) -> None:
+    """Else all curves would agree for a bad reason."""
+    losses = pick(both.alone, "loss")
+    assert len(losses) == NUM_STEPS
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_two_processes_have_the_loss_curve_of_one(name: str, both: Both) -> None:
+    found = both.find(name)
+    assert pick(found, "loss") == pytest.approx(pick(both.alone, "loss"), rel=1e-5)
+    assert pick(found, "accuracy") == pytest.approx(pick(both.alone, "accuracy"), rel=1e-6)
+    assert pick(found, "rate") == pick(both.alone, "rate")
+    # Of the first steps the gradient is all but zero, because the head is.
+    assert pick(found, "grad_norm")[5:] == pytest.approx(pick(both.alone, "grad_norm")[5:], rel=1e-4)
+
+
+def test_one_process_has_it_in_parts(both: Both) -> None:
+    found = worker.run_curve(ALONE, Case(accumulation_steps=4))
+    assert pick(found, "loss") == pytest.approx(pick(both.alone, "loss"), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_every_network_and_setting_can_be_sharded(name: str, both: Both) -> None:
+    """A head of zeros gives no gradient to what is below it: only the third loss tells whether all of them arrived."""
+    assert both.find(name) == pytest.approx(worker.run_short(ALONE, SHORT[name]), rel=1e-5)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_two_processes_go_on_bit_for_bit(sharding: str, both: Both) -> None:
+    found = both.find(f"{sharding} halves")
+    assert found["is restored"]
+    assert found["is equal"]
+    assert found["losses again"] == found["losses"]
+    assert len(found["losses"]) == BEYOND - HALF
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_one_process_goes_on_from_two(sharding: str, both: Both) -> None:
+    running = Running(ALONE, Case())
+    running.restore(HALF, *load(ALONE, both.out / f"{sharding} half"))
+    assert running.train(BEYOND) == pytest.approx(pick(both.alone, "loss")[HALF:BEYOND], rel=1e-5)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_two_processes_go_on_from_one(sharding: str, both: Both) -> None:
+    assert both.find(f"{sharding} from one") == pytest.approx(pick(both.alone, "loss")[HALF:BEYOND], rel=1e-5)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_what_two_save_has_the_names_and_shapes_of_what_one_saves(sharding: str, both: Both) -> None:
+    of_two, of_one = (load(ALONE, both.out / f"{name} half") for name in (sharding, "one"))
+    for some, others in zip(of_two, of_one, strict=True):
+        assert {name: value.shape for name, value in some.items()} == {name: value.shape for name, value in others.items()}
+        for name in some:
+            # Momenta of weights that nothing depends on, as the bias of keys, are rounding errors, which are not the same.
+            torch.testing.assert_close(some[name], others[name], rtol=1e-3, atol=2e-5 if "/" in name else 1e-4)
+    assert not are_equal(of_two, of_one)  # or the same file was read twice
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_evaluating_counts_every_image_once_and_disturbs_nothing(sharding: str, both: Both) -> None:
+    found, alone = both.find(f"{sharding} evaluated"), worker.run_evaluated(ALONE, Case())
+    for counts, expected in zip(found["counts"], alone["counts"], strict=True):
+        assert counts[:3] == expected[:3]
+        assert counts[3:] == pytest.approx(expected[3:], rel=1e-5)
+        assert counts[0] == 2 * worker.BATCH_SIZE + 1
+    assert found["losses"] == found["undisturbed"]
+    assert alone["losses"] == alone["undisturbed"]
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_a_loss_that_is_not_finite_in_one_process_is_told_by_all_with_its_step(bad_rank: int, both: Both) -> None:
+    """A step later it is not finite in the others, too: the first is the one to look at."""
+    assert (
+        both.find(f"poisoned {bad_rank}") == f"the loss or its gradient was not finite at step {worker.BAD_STEP + 1}"
+    )  # as people count
+
+
+@pytest.mark.parametrize(
+    ("name", "num_blocks"), [("ViT-B/16", 12), ("Axial-ViT-B/16", 12), ("R50x1", 16), ("R50+ViT-B/16", 3 + 4 + 9 + 12)]
+)
+def test_what_is_sharded_is_what_the_model_runs_one_by_one(name: str, num_blocks: int) -> None:
+    """Encoder blocks and residual units: table 1 of arXiv:2010.11929, and of arXiv:1512.03385."""
+    blocks = list_blocks(build_meta_model(resolve_config(name)))
+    assert len(blocks) == num_blocks
+    assert not any(isinstance(block, nn.Sequential | nn.ModuleList) for block in blocks)
+    assert len({id(parameter) for block in blocks for parameter in block.parameters()}) == sum(
+        len(list(block.parameters())) for block in blocks
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_precision_on_a_processor(precision: Any, dtype: torch.dtype) -> None:
+    assert choose_dtype(precision, torch.device("cpu")) == dtype
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_auto_is_bfloat16_where_a_gpu_has_it(has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    assert choose_dtype("auto", torch.device("cuda")) == (torch.bfloat16 if has_bfloat16 else torch.float32)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_evaluating_is_in_the_precision_of_the_run(precision: Any) -> None:
+    running = Running(ALONE, Case(precision=precision))
+    images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
+    with running.parallel.evaluating():
+        assert not running.objective.training
+        assert running.objective.classify(images).dtype == choose_dtype(precision, ALONE.device)
+    assert running.objective.training
+    assert running.objective.classify(images).dtype == torch.float32
+
+
+def test_training_goes_on_after_an_evaluation_that_broke() -> None:
+    running = Running(ALONE, Case())
+    with pytest.raises(RuntimeError, match="broken"), running.parallel.evaluating():
+        raise RuntimeError("broken")
+    assert running.objective.training
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_one_process_is_neither_wrapped_nor_sharded(sharding: Any) -> None:
+    running = Running(ALONE, Case())
+    parallel = Parallel(running.objective, MachineConfig(sharding=sharding), ALONE)
+    assert parallel.call is running.objective
+    assert {type(parameter) for parameter in running.objective.parameters()} == {nn.Parameter}

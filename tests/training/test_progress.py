@@ -1,0 +1,246 @@
+"""A run is followed in lines that are not too many, or on a terminal, where the bar is always below what was said."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from vitrine.training.progress import Progress, format_duration
+
+RECORD = {"step": 7, "loss": 1.23449, "accuracy": 0.567, "rate": 3e-4, "grad_norm": 2.0, "images_per_s": 210.4, "waited": 0.031}
+FIGURES = "loss 1.234  accuracy 0.567  rate 0.0003  210 images/s  waiting 3 %"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 5000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Terminal:
+    """Within a test, because pytest captures standard error anew for each."""
+    for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in ({"TERM": "xterm", "COLUMNS": "80"} | environment).items():
+        monkeypatch.setenv(variable, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
+def show(written: str) -> list[str]:
+    """What stands on a terminal that was sent this: of its commands, those that move the cursor and erase a line."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|.", written, flags=re.DOTALL):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.endswith("A") and part.startswith("\x1b"):
+            row -= int(part[2:-1])
+        elif part.startswith("\x1b"):
+            assert part[-1] in "mhl", f"{part!r} is not known here"  # colours, the cursor seen or not
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]
+
+
+def run_until(error: BaseException) -> None:
+    progress = Progress(10, 0, "run", Clock())
+    with pytest.raises(type(error)) as raised, progress:
+        fail_at_step_3(progress, error)
+    assert raised.value is error
+
+
+def fail_at_step_3(progress: Progress, error: BaseException) -> None:
+    for step in (1, 2, 3):
+        progress.update(step, {"step": step, "loss": float("nan")})
+    raise error
+
+
+def test_a_line_every_ten_seconds_and_the_first_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress(1000, 0, "ViT-Ti/16 on flowers", clock) as progress:
+        for step in range(1, 1001):
+            clock.now_s += 0.03
+            progress.update(step, RECORD)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "ViT-Ti/16 on flowers"
+    assert [line.split("/")[0] for line in lines] == ["step 1", "step 335", "step 669", "step 1000"]
+    assert lines[1] == f"step 335/1000  {FIGURES}  20 s left"
+    assert lines[-1] == f"step 1000/1000  {FIGURES}  took 30 s"
+
+
+def test_steps_before_a_resumption_took_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress(1000, 900, "resumed", clock) as progress:
+        clock.now_s += 120.0
+        progress.update(920, {"step": 920})
+    assert capsys.readouterr().err.splitlines()[1:] == ["step 920/1000  8 min left"]
+
+
+def test_where_a_run_broke_off_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    run_until(KeyboardInterrupt())
+    assert capsys.readouterr().err.splitlines()[1:] == ["step 1/10  loss nan  0 s left", "step 3/10  loss nan  0 s left"]
+
+
+def test_a_line_is_said_at_once_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "[run]", Clock()) as progress:
+        progress.say("[red] held out 0.43")
+        assert capsys.readouterr() == ("", "[run]\n[red] held out 0.43\n")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TTY_INTERACTIVE": "0"}])
+def test_a_terminal_without_a_cursor_gets_lines(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch, **variables)
+    with Progress(10, 0, "run", Clock()) as progress:
+        progress.update(10, {})
+    assert terminal.getvalue() == "run\nstep 10/10  took 0 s\n"
+
+
+def test_a_wish_for_colours_does_not_make_a_log_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Progress(10, 0, "run", Clock()) as progress:
+        progress.update(10, {})
+    assert capsys.readouterr().err == "run\nstep 10/10  took 0 s\n"
+
+
+def test_the_bar_is_below_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    clock = Clock()
+    with Progress(1000, 500, "ViT-Ti/16 on flowers", clock) as progress:
+        assert show(terminal.getvalue())[0].endswith("  500/1000")
+        clock.now_s += 60.0
+        progress.update(600, RECORD)
+        progress.say("step 600  [held out] 0.43")
+        print("a warning", file=sys.stderr)
+        *said, bar, figures = show(terminal.getvalue())
+        assert said == ["step 600  [held out] 0.43", "a warning"]
+        assert re.fullmatch(r"ViT-Ti/16 on flowers  ━+╸?╺?━+  600/1000  4 min left", bar)
+        assert figures == FIGURES
+        clock.now_s += 60.0
+        progress.update(1000, RECORD)
+    *said, bar, figures, below = show(terminal.getvalue())
+    assert said == ["step 600  [held out] 0.43", "a warning"]
+    assert bar.endswith("━  1000/1000  took 2 min")
+    assert (figures, below) == (FIGURES, "")
+    assert sys.stderr is terminal
+
+
+def test_the_bar_is_filled_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+
+    def measure_bar(step: int) -> int:
+        terminal.truncate(0)
+        with Progress(1000, 0, "run", Clock()) as progress:
+            progress.update(step, {})
+        last = terminal.getvalue().split("run")[-1]
+        done = re.search("((?:\x1b\\[[0-9;]*m)*)(━+)", last)
+        assert done is not None
+        return len(done[2])
+
+    assert measure_bar(500) == pytest.approx(measure_bar(1000) / 2, abs=2)  # half a character, and words of other lengths
+
+
+@pytest.mark.parametrize("num_columns", [40, 80])
+def test_figures_are_whole_in_a_narrow_window(num_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch, COLUMNS=str(num_columns))
+    clock = Clock()
+    with Progress(300_000, 0, "a title that is much longer than what there is room for", clock) as progress:
+        clock.now_s += 3600.0
+        progress.update(100_000, RECORD)
+    bar, *figures = show(terminal.getvalue())
+    assert bar.endswith("  100000/300000  2 h 0 min left")
+    assert " ".join(figures).split() == FIGURES.split()
+    assert max(map(len, [bar, *figures])) <= num_columns
+
+
+def test_an_error_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    run_until(ValueError("wrong"))
+    assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")  # the cursor is back
+    assert sys.stderr is terminal
+
+
+RUN = """
+from vitrine.training.progress import Progress
+with Progress(4, 0, "run", iter(range(100)).__next__) as progress:
+    for step in (1, 2, 3, 4):
+        progress.update(step, {"loss": step / 8})
+        print(f"output {step}")
+    progress.say("saved")
+"""
+
+
+def test_a_real_terminal_has_the_bar_and_a_file_what_was_printed_for_it(tmp_path: Path) -> None:
+    """Standard output goes to a file here: the bar must not draw its lines into the terminal."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TTY_")} | {"TERM": "xterm"}
+    with (tmp_path / "output").open("wb") as output:
+        subprocess.run([sys.executable, "-c", RUN], stdout=output, stderr=follower, env=environment, check=True)
+    os.close(follower)
+    written = b""
+    while chunk := read_or_end(leader):
+        written += chunk
+    os.close(leader)
+    said, bar, figures, below = show(written.decode())
+    assert (said, figures, below) == ("saved", "loss 0.5", "")
+    assert re.fullmatch(r"run  ━+  4/4  took \d+ s", bar)
+    assert (tmp_path / "output").read_text() == "output 1\noutput 2\noutput 3\noutput 4\n"
+
+
+def read_or_end(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says so when the other side is closed and all is read
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (150.1, "3 min"),
+        (3599.0, "1 h 0 min"),
+        (12_000.0, "3 h 20 min"),
+        (172_799.0, "2 days 0 h"),
+        (371_000.0, "4 days 7 h"),
+    ],
+)
+def test_durations_have_the_units_that_matter(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("speed", "text"), [(0.523, "0.52"), (9.96, "10"), (1234.5, "1,234"), (85.6, "86")])
+def test_speeds_are_plain_numbers(speed: float, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "run", Clock()) as progress:
+        progress.update(10, {"images_per_s": speed})
+    assert f"  {text} images/s  " in capsys.readouterr().err
+
+
+def test_importing_it_does_not_import_rich() -> None:
+    code = "import sys, vitrine.training.progress; assert 'rich' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
