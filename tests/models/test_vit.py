@@ -170,7 +170,7 @@ def test_the_distilled_model_averages_two_heads(images: Tensor) -> None:
     encoded = model.encode(images)
     assert encoded.tokens.shape[1] == 44
     assert model.positions[0].table.shape == (44, 96)
-    from_class, from_distillation = model.classify(encoded)
+    from_class, from_distillation = model.forward_heads(encoded)
     torch.testing.assert_close(from_class, model.head(encoded.tokens[:, 0]))
     torch.testing.assert_close(from_distillation, model.head_distillation(encoded.tokens[:, 1]))
     torch.testing.assert_close(model(images), (from_class + from_distillation) / 2)

@@ -176,8 +176,8 @@ def test_the_loss_does_not_depend_on_outputs_elsewhere(monkeypatch: pytest.Monke
     before = objective(batch).loss
     encode_tokens = objective.encoder.encode_tokens
 
-    def disturb(tokens: Tensor, taps: Any) -> Tensor:
-        tokens = encode_tokens(tokens, taps)
+    def disturb(tokens: Tensor, recorder: Any) -> Tensor:
+        tokens = encode_tokens(tokens, recorder)
         noise = torch.randn_like(tokens)
         prefix = tokens.shape[1] - 16
         noise.scatter_(1, (places + prefix)[:, :, None].expand(-1, -1, tokens.shape[2]), 0.0)

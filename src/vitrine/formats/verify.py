@@ -60,7 +60,7 @@ def run(checkpoint: Checkpoint, images: Tensor, device: str) -> Outputs:
     """Features and logits."""
     model = checkpoint.model.to(device).eval()
     encoded = model.encode(checkpoint.preprocessing.normalise(images.to(device)))
-    logits = model.classify(encoded)
+    logits = model.forward_heads(encoded)
     return model.pool(encoded).cpu(), torch.stack(logits).mean(dim=0).cpu()
 
 

@@ -26,12 +26,12 @@ class SelfAttention(nn.Module):
         init_xavier_uniform(self.qkv, num_packed=3)
         init_xavier_uniform(self.out)
 
-    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
+    def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
         b, t, d = x.shape
         qkv = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (3, B, H, T, K)
         bias = None if self.relative is None else self.relative(qkv[0])  # (B, H, T, T)
-        if taps is not None and taps.wants("attention"):
-            taps("attention", compute_attention_maps(qkv[0], qkv[1], bias))
+        if recorder is not None and recorder.wants("attention"):
+            recorder("attention", compute_attention_maps(qkv[0], qkv[1], bias))
         if bias is None and t <= FEW_TOKENS and x.device.type == "cpu":
             y = attend_few(*qkv.flatten(1, 2)).unflatten(0, (b, self.num_heads))
         else:

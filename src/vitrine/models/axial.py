@@ -22,12 +22,12 @@ class AxialAttention(SelfAttention):
         self.axis = axis
         self.grid = config.grid
 
-    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
+    def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
         grid = x.unflatten(1, self.grid)  # (B, R, S, D)
         if self.axis == "row":
-            return super().forward(grid.flatten(0, 1), taps).view_as(x)
+            return super().forward(grid.flatten(0, 1), recorder).view_as(x)
         lines = grid.transpose(1, 2)  # (B, S, R, D)
-        y = super().forward(lines.flatten(0, 1), taps)
+        y = super().forward(lines.flatten(0, 1), recorder)
         return y.view_as(lines).transpose(1, 2).flatten(1, 2)
 
     def resize(self, grid: tuple[int, int]) -> None:
@@ -42,9 +42,9 @@ class AxialBlock(nn.Module):
         self.rows = EncoderBlock(config, index, AxialAttention(config, "row"))
         self.columns = EncoderBlock(config, index, AxialAttention(config, "column"))
 
-    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
-        x = self.rows(x, None if taps is None else taps.under("rows"))
-        return self.columns(x, None if taps is None else taps.under("columns"))
+    def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
+        x = self.rows(x, None if recorder is None else recorder.under("rows"))
+        return self.columns(x, None if recorder is None else recorder.under("columns"))
 
     def resize(self, grid: tuple[int, int]) -> None:
         self.rows.resize(grid)

@@ -28,11 +28,11 @@ class EncoderBlock(nn.Module):
         self.mlp = build_mlp(config)
         self.branch_mlp = ResidualBranch(config, index)
 
-    def forward(self, x: Tensor, taps: IntermediateRecorder | None = None) -> Tensor:
-        x = x + self.branch_attention(self.attention(self.norm_attention(x), taps))  # eq. 2
+    def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
+        x = x + self.branch_attention(self.attention(self.norm_attention(x), recorder))  # eq. 2
         x = x + self.branch_mlp(self.mlp(self.norm_mlp(x)))  # eq. 3
-        if taps is not None:
-            taps("output", x)
+        if recorder is not None:
+            recorder("output", x)
         return x
 
     def resize(self, grid: tuple[int, int]) -> None:

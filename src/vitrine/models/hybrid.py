@@ -9,6 +9,8 @@ from vitrine.models.vit import VisionTransformer
 
 
 class Hybrid(VisionTransformer):
+    before_blocks = ("stem", *VisionTransformer.before_blocks)
+
     def __init__(self, config: HybridConfig) -> None:
         super().__init__(config)
         self.stem = ResNet(config.stem)
@@ -17,9 +19,9 @@ class Hybrid(VisionTransformer):
     def intermediates(self) -> tuple[str, ...]:
         return (*(f"stem.{name}" for name in self.stem.intermediates), *super().intermediates)
 
-    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
-        stem_taps = None if taps is None else taps.under("stem")
-        features = self.stem.encode_map(self.stem.embed_map(images, stem_taps), stem_taps)
+    def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
+        stem_recorder = None if recorder is None else recorder.under("stem")
+        features = self.stem.encode_map(self.stem.embed_map(images, stem_recorder), stem_recorder)
         return self.patches(features), self.config.grid
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:

@@ -19,7 +19,7 @@ class IntermediateRecorder:
         self.kept: dict[str, Tensor] = {}
 
     def under(self, name: str) -> "IntermediateRecorder":
-        """The same taps, for a part of the model whose names start with `name`."""
+        """The same recorder, for a part of the model whose names start with `name`."""
         part = IntermediateRecorder(self.keep, self.observe, f"{self.prefix}{name}.")
         part.kept = self.kept
         return part

@@ -41,18 +41,23 @@ class Model(nn.Module, Generic[ConfigT]):
     """Images in, logits out, with names for what lies between."""
 
     config: ConfigT
+    blocks: nn.ModuleList
     head: nn.Module
+    before_blocks: tuple[str, ...] = ()
+    """Names of the submodules and parameters that come before the first block."""
+    heads: tuple[str, ...] = ("head",)
+    """Names of the linear heads."""
 
     @property
     def intermediates(self) -> tuple[str, ...]:
         """Every name that `keep` can ask for and `observe` will see, in order."""
         raise NotImplementedError
 
-    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         """What `embed` returns, for images of the right size."""
         raise NotImplementedError
 
-    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
         """From the patch tokens of `embed`, possibly edited, to the tokens of `Encoded`."""
         raise NotImplementedError
 
@@ -86,22 +91,22 @@ class Model(nn.Module, Generic[ConfigT]):
         """
         self.check_images(images)
         patterns = (keep,) if isinstance(keep, str) else tuple(keep)
-        taps = None
+        recorder = None
         if patterns or observe is not None:
             require_known_names(patterns, self.intermediates)
-            taps = IntermediateRecorder(patterns, observe)
-        tokens, _ = self.embed_images(images, taps)
+            recorder = IntermediateRecorder(patterns, observe)
+        tokens, _ = self.embed_images(images, recorder)
         if edit is not None:
             tokens = require_same_shape(edit(tokens), tokens)
-        tokens = self.encode_tokens(tokens, taps)
-        return Encoded(tokens, self.config.grid, {} if taps is None else taps.kept)
+        tokens = self.encode_tokens(tokens, recorder)
+        return Encoded(tokens, self.config.grid, {} if recorder is None else recorder.kept)
 
-    def classify(self, encoded: Encoded) -> tuple[Tensor, ...]:
+    def forward_heads(self, encoded: Encoded) -> tuple[Tensor, ...]:
         """The logits (B, classes) of each head; the features where the model has no head."""
         return (self.head(self.pool(encoded)),)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = self.classify(self.encode(images))
+        logits = self.forward_heads(self.encode(images))
         return logits[0] if len(logits) == 1 else torch.stack(logits).mean(dim=0)
 
     def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
@@ -114,7 +119,22 @@ class Model(nn.Module, Generic[ConfigT]):
         head = build_linear_head(self.config.feature_dim, self.config.num_classes, self.config.head_bias)
         return head.to(next(self.parameters()))
 
-    def run(self, block: nn.Module, *inputs: Any) -> Tensor:
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay leaves out: everything but kernels of linear and conv layers."""
+        return names_without_decay(self)
+
+    def block_index(self, name: str) -> int:
+        """Return the depth of a parameter: 0 before the blocks, 1..depth in them, depth + 1 for the last norm, pool and head."""
+        part, _, rest = name.partition(".")
+        if part == "blocks":
+            return int(rest.partition(".")[0]) + 1
+        return 0 if part in self.before_blocks else len(self.blocks) + 1
+
+    def is_head(self, name: str) -> bool:
+        """Return whether a parameter belongs to a linear head, which fine-tuning replaces and a linear probe trains."""
+        return name.partition(".")[0] in self.heads
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
         """One block of the network, recomputed in the backward pass where the configuration says so."""
         if self.config.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(block, *inputs, use_reentrant=False)
@@ -145,3 +165,10 @@ def require_same_shape(edited: Tensor, tokens: Tensor) -> Tensor:
             f"edit returned tokens of shape {tuple(edited.shape)}; it must keep the shape {tuple(tokens.shape)} it was given."
         )
     return edited
+
+
+def names_without_decay(module: nn.Module) -> set[str]:
+    """Return the names of all parameters of a module but the kernels of its linear and convolution layers."""
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    kernels = {f"{name}.weight" if name else "weight" for name in layers}
+    return {name for name, _ in module.named_parameters()} - kernels

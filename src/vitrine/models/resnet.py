@@ -21,6 +21,8 @@ from vitrine.models.weight_init import init_lecun_normal
 class ResNet(Model[ResNetConfig]):
     """`blocks` are the stages, as in the released names; their outputs are kept as maps (B, C, R, S)."""
 
+    before_blocks = ("root",)
+
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
@@ -34,27 +36,27 @@ class ResNet(Model[ResNetConfig]):
     def intermediates(self) -> tuple[str, ...]:
         return ("root", *(f"blocks.{stage}.output" for stage in range(len(self.blocks))))
 
-    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         """The places of the root's feature map as tokens: the nearest thing to patches that a ResNet has."""
-        return flatten_map(self.embed_map(images, taps)), self.config.root_grid
+        return flatten_map(self.embed_map(images, recorder)), self.config.root_grid
 
-    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
         features = tokens.transpose(1, 2).unflatten(2, self.config.root_grid)
-        return flatten_map(self.encode_map(features, taps))
+        return flatten_map(self.encode_map(features, recorder))
 
-    def embed_map(self, images: Tensor, taps: IntermediateRecorder | None) -> Tensor:
+    def embed_map(self, images: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
         features = self.root(images)
-        if taps is not None:
-            taps("root", features)
+        if recorder is not None:
+            recorder("root", features)
         return features
 
-    def encode_map(self, features: Tensor, taps: IntermediateRecorder | None) -> Tensor:
+    def encode_map(self, features: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
         for stage, units in enumerate(self.blocks):
             assert isinstance(units, nn.Sequential)
             for unit in units:
-                features = self.run(unit, features)
-            if taps is not None:
-                taps(f"blocks.{stage}.output", features)
+                features = self.run_block(unit, features)
+            if recorder is not None:
+                recorder(f"blocks.{stage}.output", features)
         return features if self.norm is None else F.relu(self.norm(features))
 
     def pool(self, encoded: Encoded) -> Tensor:

@@ -27,6 +27,8 @@ class OnGrid(Protocol):
 
 class VisionTransformer(Model[ViTConfig]):
     block_intermediates: tuple[str, ...] = EncoderBlock.intermediates
+    before_blocks = ("patches", "positions", "class_token", "distillation_token", "registers")
+    heads = ("head", "head_distillation")
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -53,22 +55,22 @@ class VisionTransformer(Model[ViTConfig]):
         names = (f"blocks.{index}.{name}" for index in range(self.config.depth) for name in self.block_intermediates)
         return ("embedding", *names)
 
-    def embed_images(self, images: Tensor, taps: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
+    def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         return self.patches(images), self.config.grid
 
-    def encode_tokens(self, tokens: Tensor, taps: IntermediateRecorder | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
         prefix = [t for t in (self.class_token, self.distillation_token, self.registers) if t is not None]
         tokens = torch.cat([*(t.expand(tokens.shape[0], -1, -1) for t in prefix), tokens], dim=1)  # (B, T, D)
         in_every_layer = self.config.position_insertion != "stem"
         if len(self.positions) > 0 and not in_every_layer:
             tokens = self.positions[0](tokens)  # eq. 1
         tokens = self.dropout(tokens)
-        if taps is not None:
-            taps("embedding", tokens)
+        if recorder is not None:
+            recorder("embedding", tokens)
         for index, block in enumerate(self.blocks):
             if in_every_layer:
                 tokens = self.positions[index % len(self.positions)](tokens)  # one table for each layer, or one for all
-            tokens = self.run(block, tokens) if taps is None else block(tokens, taps.under(f"blocks.{index}"))
+            tokens = self.run_block(block, tokens) if recorder is None else block(tokens, recorder.under(f"blocks.{index}"))
         return tokens if self.config.norm_after_pool else self.norm(tokens)
 
     def pool(self, encoded: Encoded) -> Tensor:
@@ -83,9 +85,9 @@ class VisionTransformer(Model[ViTConfig]):
             features = self.norm(features) if self.config.norm_after_pool else features
         return features if self.hidden_head is None else self.hidden_head(features)
 
-    def classify(self, encoded: Encoded) -> tuple[Tensor, ...]:
+    def forward_heads(self, encoded: Encoded) -> tuple[Tensor, ...]:
         if self.head_distillation is None:
-            return super().classify(encoded)
+            return super().forward_heads(encoded)
         return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
 
     def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
