@@ -109,7 +109,7 @@ def build_batches(batch_size: int, num_classes: int) -> list[Batch]:
     return [
         Batch(
             image=torch.randint(256, (batch_size, 3, *IMAGE_SIZE), dtype=torch.uint8),
-            label=torch.randint(num_classes, (batch_size,)),
+            target=torch.randint(num_classes, (batch_size,)),
             index=torch.arange(batch_size),
             step=step,
         )
@@ -123,7 +123,7 @@ def build_plain(model: nn.Module, max_grad_norm: float | None) -> PlainStep:
     model.train()
 
     def step(batch: Batch) -> None:
-        F.cross_entropy(model(PREPROCESSING.normalise(batch.image)), batch.label).backward()
+        F.cross_entropy(model(PREPROCESSING.normalise(batch.image)), batch.target).backward()
         if max_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()

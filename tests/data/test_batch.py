@@ -14,11 +14,11 @@ from vitrine.data.batch import Batch, match_labels
 
 def build_batch() -> Batch:
     image = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3).permute(0, 3, 1, 2)
-    return Batch(image=image, label=torch.tensor([3, 1]), index=torch.tensor([10, 20]), step=7, skipped=("a.jpg", "b.jpg"))
+    return Batch(image=image, target=torch.tensor([3, 1]), index=torch.tensor([10, 20]), step=7, skipped=("a.jpg", "b.jpg"))
 
 
 def require_equal(batch: Batch, other: Batch) -> None:
-    for name in ("image", "label", "index"):
+    for name in ("image", "target", "index"):
         mine, theirs = getattr(batch, name), getattr(other, name)
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine.cpu(), theirs.cpu())
@@ -37,7 +37,7 @@ def test_nothing_is_skipped_unless_said() -> None:
 def test_to_sends_what_is_computed_with_and_keeps_the_rest() -> None:
     batch = build_batch()
     moved = batch.to("meta")
-    assert [tensor.device.type for tensor in (moved.image, moved.label, moved.index)] == ["meta", "meta", "cpu"]
+    assert [tensor.device.type for tensor in (moved.image, moved.target, moved.index)] == ["meta", "meta", "cpu"]
     assert (moved.step, moved.skipped, len(moved)) == (7, ("a.jpg", "b.jpg"), 2)
     assert moved.image.is_contiguous(memory_format=torch.channels_last)
     assert batch.image.device.type == "cpu"  # a batch is not changed but made anew
@@ -88,7 +88,7 @@ def number_images(num_images: int) -> Batch:
 def test_parts_are_the_batch_one_after_another_and_nearly_equal(num_images: int, num_parts: int) -> None:
     batch = number_images(num_images)
     parts = batch.split(num_parts)
-    for name in ("image", "label", "index"):
+    for name in ("image", "target", "index"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
     sizes = [len(part) for part in parts]
     assert len(sizes) == min(num_images, num_parts)  # none is empty: a mean over no image is not a number
@@ -105,8 +105,8 @@ def test_parts_of_an_even_division_are_numpy_s() -> None:
 def test_parts_keep_rows_of_labels_and_the_layout_of_pixels() -> None:
     images = torch.zeros(4, 3, 6, 5, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     first, second = Batch(images, torch.eye(4), torch.arange(4), step=0).split(2)
-    assert torch.equal(first.label, torch.eye(4)[:2])
-    assert torch.equal(second.label, torch.eye(4)[2:])
+    assert torch.equal(first.target, torch.eye(4)[:2])
+    assert torch.equal(second.target, torch.eye(4)[2:])
     assert second.image.is_contiguous(memory_format=torch.channels_last)
 
 

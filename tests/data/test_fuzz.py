@@ -244,7 +244,7 @@ def test_a_training_run_replaces_bad_images_and_counts_them(
     for batch in batches:
         assert batch.image.shape == (8, 3, 16, 16)
         assert not {spoilt.name(index) for index in batch.index.tolist()} & bad
-        assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+        assert batch.target.tolist() == [index % 3 for index in batch.index.tolist()]
     assert loader.skipped == bad
     seen = {spoilt.name(index) for batch in batches for index in batch.index.tolist()}
     assert seen == {spoilt.name(index) for index in range(len(spoilt))} - bad
@@ -263,7 +263,7 @@ def test_an_evaluation_leaves_bad_images_out_and_counts_them(
     assert loader.skipped == bad
     for batch in batches:
         assert batch.image.shape == (len(batch), 3, 16, 16)
-        assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+        assert batch.target.tolist() == [index % 3 for index in batch.index.tolist()]
 
 
 @pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")

@@ -62,7 +62,7 @@ def read(source: Source, start: int, stop: int, num_workers: int = 0, **options:
 def require_equal(batches: list[Batch], expected: list[Batch]) -> None:
     assert [batch.step for batch in batches] == [batch.step for batch in expected]
     for batch, other in zip(batches, expected, strict=True):
-        for field in ("index", "label", "image"):
+        for field in ("index", "target", "image"):
             torch.testing.assert_close(getattr(batch, field), getattr(other, field), rtol=0, atol=0)
 
 
@@ -70,14 +70,14 @@ def test_a_batch_is_as_the_contract_says(files: FileSource, block: ArraySource) 
     batch = read(files, 3, 4)[0]
     assert batch.image.shape == (8, 3, 24, 20)
     assert batch.image.dtype == torch.uint8
-    assert batch.label.dtype == batch.index.dtype == torch.int64
+    assert batch.target.dtype == batch.index.dtype == torch.int64
     assert batch.step == 3
     assert len(batch) == 8
-    assert batch.label.tolist() == [index % 3 for index in batch.index.tolist()]
+    assert batch.target.tolist() == [index % 3 for index in batch.index.tolist()]
     several = read(block, 0, 1)[0]
-    assert several.label.dtype == torch.float32
+    assert several.target.dtype == torch.float32
     expected = [[float(label in (index % 3, 3)) for label in range(4)] for index in several.index.tolist()]
-    assert several.label.tolist() == expected
+    assert several.target.tolist() == expected
 
 
 @pytest.mark.parametrize("num_workers", [1, 4])
@@ -91,7 +91,7 @@ def test_the_ranks_together_see_what_one_would(source: Source, world_size: int, 
     whole = read(source, 0, 9, last=last)
     parts = [read(source, 0, 9, last=last, rank=rank, world_size=world_size) for rank in range(world_size)]
     for step, batch in enumerate(whole):
-        for field in ("index", "label", "image"):
+        for field in ("index", "target", "image"):
             together = torch.cat([getattr(part[step], field) for part in parts])
             torch.testing.assert_close(together, getattr(batch, field), rtol=0, atol=0)
 
@@ -189,7 +189,7 @@ def test_a_plain_loader_reads_in_order_what_preprocessing_gives(files: FileSourc
     assert len(batches) == loader.steps_per_epoch == -(-NUM_IMAGES // batch_size)
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}
     assert torch.cat([batch.index for batch in batches]).tolist() == list(range(NUM_IMAGES))
-    assert torch.cat([batch.label for batch in batches]).tolist() == files.labels.values.tolist()
+    assert torch.cat([batch.target for batch in batches]).tolist() == files.labels.values.tolist()
     expected = torch.stack([PREPROCESSING.load(path) for path in files.files()])
     assert torch.equal(torch.cat([batch.image for batch in batches]), expected)
     require_equal(list(loader.read_epoch()), batches)
@@ -210,14 +210,14 @@ def test_plain_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_
     assert all(len(batch) <= -(-batch_size // world_size) for part in parts for batch in part)
     together = [batch for step in zip(*parts, strict=True) for batch in step]
     assert torch.cat([batch.index for batch in together]).tolist() == list(range(num_images))
-    assert torch.cat([batch.label for batch in together]).tolist() == list(range(num_images))
+    assert torch.cat([batch.target for batch in together]).tolist() == list(range(num_images))
 
 
 def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
     mixing = Mixing(mixup=0.5, cutmix=1.0)
 
     def mix(batch: Batch) -> tuple[Tensor, Tensor]:
-        return mixing.mix(batch.image, batch.label, 3, seed=5, step=batch.step)
+        return mixing.mix(batch.image, batch.target, 3, seed=5, step=batch.step)
 
     for step in range(6):  # some of each kind
         images, labels = mix(read(files, step, step + 1)[0])
@@ -272,10 +272,10 @@ def test_in_training_a_bad_image_is_replaced_and_counted(damaged: FileSource, nu
         batches = list(loader.read(0, 2 * NUM_IMAGES))
     assert len(notices) <= 2  # at the first, and when they have doubled
     assert loader.skipped == set(BAD)
-    assert all(len(batch) == len(batch.image) == len(batch.label) == 4 for batch in batches)
+    assert all(len(batch) == len(batch.image) == len(batch.target) == 4 for batch in batches)
     indices = torch.cat([batch.index for batch in batches])
     assert not set(indices.tolist()) & set(BAD.values())
-    assert torch.cat([batch.label for batch in batches]).tolist() == (indices % 3).tolist()
+    assert torch.cat([batch.target for batch in batches]).tolist() == (indices % 3).tolist()
     whole = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=0), seed=5, bad_images="skip")
     with pytest.warns(VitrineWarning):
         require_equal(list(whole.read(20, 23)), batches[20:23])

@@ -418,7 +418,7 @@ def test_batches_of_a_packed_set_are_those_of_the_files(
     batches, others = (list(Loader(source, TRANSFORMS[kind], config, seed=1).read(0, 5)) for source in (packed, files))
     for batch, other in zip(batches, others, strict=True):
         assert batch.index.tolist() == other.index.tolist()
-        assert batch.label.tolist() == other.label.tolist()
+        assert batch.target.tolist() == other.target.tolist()
         # Small squares are resized by matrices, others by torch: the two agree to one level.
         assert (batch.image.int() - other.image.int()).abs().max() <= 1
 

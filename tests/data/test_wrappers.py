@@ -111,7 +111,7 @@ def test_images_in_memory_are_still_read_as_a_block(source: Source) -> None:
 def test_batches_have_the_new_labels(source: Source) -> None:
     other = RelabelledSource(source, Labels.several_each([[2, 0], [], [1], []]), ("x", "y", "z"))
     [batch] = build_eval_loader(other, PREPROCESSING, batch_size=4, num_workers=0).read_epoch()
-    assert batch.label.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert batch.target.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]]
     assert torch.equal(batch.image, torch.from_numpy(PIXELS_RELABEL).permute(0, 3, 1, 2))
 
 

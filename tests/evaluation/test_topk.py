@@ -145,7 +145,7 @@ def test_some_are_taken_by_mask_or_by_number() -> None:
 
 def test_a_batch_of_which_all_was_skipped_adds_nothing() -> None:
     logits, labels = draw_logits(5), draw_labels(5)
-    empty = Batch(logits[:0, :, None, None], labels[:0], torch.zeros(0, dtype=torch.int64), 0, ("bad.png",))
+    empty = Batch(logits[:0, :, None, None], labels[:0], torch.zeros(0, dtype=torch.int64), 0, skipped=("bad.png",))
     found = predict_batches(read_off, [empty, *make_batches(logits, labels, 2), empty])
     assert found.index.tolist() == [100, 101, 102, 103, 104]
     assert len(predict_batches(read_off, [empty])) == 0
@@ -240,7 +240,7 @@ def test_counts_of_parts_add_up_to_the_whole() -> None:
 
 
 def slice_batch(batch: Batch, start: int, end: int) -> Batch:
-    return Batch(batch.image[start:end], batch.label[start:end], batch.index[start:end], batch.step)
+    return Batch(batch.image[start:end], batch.target[start:end], batch.index[start:end], batch.step)
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 12)])

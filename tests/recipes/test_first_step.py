@@ -145,7 +145,7 @@ def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
     optimizer = build_optimizer(objective, recipe.optim)
     image = torch.empty(2, 3, 224, 224, dtype=torch.uint8, device="meta")
     label = torch.empty(2, dtype=torch.int64, device="meta")
-    loss = objective(Batch(image=image, label=label, index=torch.arange(2), step=0)).loss
+    loss = objective(Batch(image=image, target=label, index=torch.arange(2), step=0)).loss
     loss.backward()
     assert loss.shape == ()
     assert [key for key, parameter in objective.named_parameters() if parameter.grad is None] == []

@@ -225,7 +225,7 @@ def test_an_evaluation_sees_every_image_once_whoever_shares_it(world_size: int, 
             source, build_inception_preprocessing((8, 8), 1), recipe, rank=rank, world_size=world_size
         )
         for batch in loader.read_epoch():
-            for index, image, label in zip(batch.index.tolist(), batch.image, batch.label.tolist(), strict=True):
+            for index, image, label in zip(batch.index.tolist(), batch.image, batch.target.tolist(), strict=True):
                 assert index not in seen
                 assert label == index % 3
                 seen[index] = image

@@ -244,7 +244,7 @@ def test_a_run_is_the_loop_that_everybody_would_write(source: str, tmp_path: Pat
     for step in range(TOTAL_STEPS):
         batch = next(batches)
         optimizer.param_groups[0]["lr"] = compute_rate(step)
-        loss = nn.functional.cross_entropy(model(batch.image.float() / 255 * 2 - 1), batch.label)
+        loss = nn.functional.cross_entropy(model(batch.image.float() / 255 * 2 - 1), batch.target)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -123,7 +123,7 @@ class PlainLoop:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rates[-1]
         images = (batch.image.float() / 255 - 0.5) / 0.5
-        loss = F.cross_entropy(self.model(images), batch.label, reduction="none").mean()
+        loss = F.cross_entropy(self.model(images), batch.target, reduction="none").mean()
         loss.backward()
         self.losses.append(loss.item())
         self.norms.append(nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item())

@@ -1,4 +1,7 @@
-"""What a training step, or an evaluation, is given."""
+"""Batch: the images and targets of one training or evaluation step.
+
+Letters: B images, C channels, H x W pixels, K classes, A predicted classes.
+"""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -6,43 +9,58 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-
-def match_labels(answers: Tensor, labels: Tensor) -> Tensor:
-    """For each of several answers to each image (B, A), whether it is the label (B), or one of the labels (B, K)."""
-    if labels.is_floating_point():
-        return torch.gather(labels, 1, answers) > 0
-    return answers == labels[:, None]
+Target = Tensor
+"""One class per image: int64 (B). Several labels or mixed classes: float (B, K), a weight for each class."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B samples, or, of several processes, this one's part of them."""
+    """B samples of one step; with several ranks, this rank's part of the global batch."""
 
     image: Tensor
-    """Bytes (B, C, H, W), or floats in 0..1; not normalised yet, so that raw pixels are there for whoever needs them."""
-    label: Tensor
-    """int64 (B), or float (B, K) for several labels and mixed targets."""
+    """uint8 (B, C, H, W), or float in 0..1. Not normalised: the objective does that, so raw pixels stay available."""
+    target: Target
     index: Tensor
-    """int64 (B): the number of each in its source; it stays on the processor, where choices are drawn by it."""
+    """int64 (B): index of each sample in its source. It stays on the CPU, where random numbers are drawn from it."""
     step: int
+    views: tuple[Tensor, ...] = ()
+    """Further random views of the same images, shaped like `image`, for objectives that ask for more than one."""
     skipped: tuple[str, ...] = ()
-    """Names of images that could not be read and are not here."""
+    """Names of images that could not be read and are not in the batch."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def split(self, num_parts: int) -> list["Batch"]:
-        """In equal parts, as far as that goes, one after another."""
+        """Split into consecutive parts of nearly equal size, e.g. for gradient accumulation; empty parts are left out."""
         if num_parts == 1:
             return [self]
         bounds = [len(self) * part // num_parts for part in range(num_parts + 1)]
-        parts = [slice(start, end) for start, end in itertools.pairwise(bounds) if start < end]
-        return [replace(self, image=self.image[part], label=self.label[part], index=self.index[part]) for part in parts]
+        return [self.slice(start, end) for start, end in itertools.pairwise(bounds) if start < end]
+
+    def slice(self, start: int, end: int) -> "Batch":
+        """Return samples start to end (exclusive) as a batch."""
+        return replace(
+            self,
+            image=self.image[start:end],
+            target=self.target[start:end],
+            index=self.index[start:end],
+            views=tuple(view[start:end] for view in self.views),
+        )
 
     def to(self, device: torch.device | str) -> "Batch":
-        image, label = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.label))
-        return replace(self, image=image, label=label)
+        """Copy images, views and targets to a device without waiting for the copy; `index` stays on the CPU."""
+        image, target, *views = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.target, *self.views))
+        return replace(self, image=image, target=target, views=tuple(views))
 
     def pin_memory(self) -> "Batch":
-        """Called by torch's DataLoader."""
-        return replace(self, image=self.image.pin_memory(), label=self.label.pin_memory())
+        """Copy the tensors to pinned memory; called by torch's DataLoader."""
+        image, target, *views = (tensor.pin_memory() for tensor in (self.image, self.target, *self.views))
+        return replace(self, image=image, target=target, views=tuple(views))
+
+
+def match_labels(classes: Tensor, targets: Target) -> Tensor:
+    """Return for each predicted class (B, A) whether it is a label of its image."""
+    if targets.is_floating_point():
+        return torch.gather(targets, 1, classes) > 0
+    return classes == targets[:, None]

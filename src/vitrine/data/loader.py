@@ -192,7 +192,7 @@ class StepDataset(Dataset[Batch | Exception]):
 
     def assemble(self, step: int, pixels: Tensor, draws: SampleRng) -> Batch:
         labels = self.source.labels.to_batch(draws.indices, len(self.source.class_names))
-        return Batch(image=pixels, label=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
+        return Batch(image=pixels, target=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
 
     def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, SampleRng]:
         """Only decoding tells whether what follows a good header is good, too: then it is all done once more without it."""

@@ -116,7 +116,7 @@ def extract_features(featurise: Featurise, batches: Iterable[Batch], device: tor
                 "pool what the model returns."
             )
         values.append(rows.float().cpu())
-        labels.append(batch.label.cpu())
+        labels.append(batch.target.cpu())
         index.append(batch.index)
     if sum(map(len, index)) == 0:
         raise ValueError("There is no image to compute features of: check the data and its split.")

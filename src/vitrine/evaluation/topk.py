@@ -57,14 +57,14 @@ def predict_batch(predict: Predict, batch: Batch, num_answers: int = NUM_ANSWERS
     """Of a batch that is where the model is."""
     logits = predict(batch.image).float()  # (B, K)
     best = logits.topk(min(num_answers, logits.shape[1]), dim=1)
-    hits = match_labels(best.indices, batch.label)
+    hits = match_labels(best.indices, batch.target)
     probabilities = (best.values - logits.logsumexp(dim=1, keepdim=True)).exp()
-    if batch.label.is_floating_point():
-        counts = batch.label.sum(dim=1) > 0
+    if batch.target.is_floating_point():
+        counts = batch.target.sum(dim=1) > 0
         losses = logits.new_full((len(batch),), float("nan"))
     else:
-        counts = torch.ones_like(batch.label, dtype=torch.bool)
-        losses = F.cross_entropy(logits, batch.label, reduction="none")
+        counts = torch.ones_like(batch.target, dtype=torch.bool)
+        losses = F.cross_entropy(logits, batch.target, reduction="none")
     return TopK(batch.index, best.indices, probabilities, hits & counts[:, None], losses, counts)
 
 

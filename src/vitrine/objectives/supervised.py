@@ -27,13 +27,13 @@ class Supervised(Objective):
         self.seed = seed
 
     def forward(self, batch: Batch) -> LossOutput:
-        images, targets = batch.image, batch.label
+        images, targets = batch.image, batch.target
         if self.training and self.mixing is not None:
             num_classes = self.encoder.config.num_classes
             images, targets = self.mixing.mix(images, targets, num_classes, seed=self.seed, step=batch.step)
         logits = self.classify(images)  # (B, K)
         loss = compute_losses(logits, targets, self.config).mean()
-        return LossOutput(loss, {"accuracy": compute_hits(logits, batch.label).float().mean().detach()})
+        return LossOutput(loss, {"accuracy": compute_hits(logits, batch.target).float().mean().detach()})
 
 
 def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) -> Tensor:

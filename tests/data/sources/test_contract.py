@@ -211,7 +211,7 @@ def test_batches_come_of_it(source: Source) -> None:
     batch = next(loader.read(start_step=5))
     assert batch.image.shape == (4, 3, 16, 16)
     expected = source.labels.to_batch(batch.index.numpy(), len(source.class_names))
-    assert torch.equal(batch.label, torch.from_numpy(expected))
+    assert torch.equal(batch.target, torch.from_numpy(expected))
 
 
 def test_a_subset_of_it_reads_the_same_images(source: Source) -> None:
