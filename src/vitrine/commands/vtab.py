@@ -193,7 +193,7 @@ def list_tasks() -> None:
 
 
 def describe_task(task: VtabTask) -> tuple[str, ...]:
-    val, test = round(100 * task.val_share), round(100 * task.test_share)
+    val, test = round(100 * task.val_fraction), round(100 * task.test_fraction)
     without_val = "half of test" if task.splits_test else f"{val} % of train"
     undivided = f"{100 - val - test}/{val}/{test}"
     return (

@@ -12,7 +12,7 @@ from vitrine.core.hub import DATASET_SCHEME as HUB
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import DatasetFormat, normalise_split, require_split
 from vitrine.data.source import Source
-from vitrine.data.sources.vtab import VtabTask, find_task
+from vitrine.data.sources.vtab import find_task
 from vitrine.data.subsets import exclude, hold_out, select
 from vitrine.data.wrappers import hold_in_memory
 
@@ -23,7 +23,7 @@ VTAB = "vtab:"
 # while what ImageNet's archives unpack to would pass for one.
 DATASET_FORMATS = (
     *("packed", "vtab", "cifar", "idx", "pets", "flowers", "imagenet"),
-    *("tar_shards", "parquet", "arrays", "manifest", "folder"),
+    *("webdataset", "parquet", "npz", "manifest", "folder"),
 )
 
 
@@ -140,7 +140,7 @@ def find_vtab_task(name: str) -> DatasetHandle:
 
     `vtab:TASK@500:DATA` has at most so many of these.
     """
-    from vitrine.data.sources.vtab import SPLITS, divide, open_task_split
+    from vitrine.data.sources.vtab import SPLITS, assign_parts, open_task_split
 
     called, colon, where = name.removeprefix(VTAB).partition(":")
     if not called or not colon or not where:
@@ -151,26 +151,11 @@ def find_vtab_task(name: str) -> DatasetHandle:
             f"{name} asks for {limit!r} test images, and a whole number of at least 1 was needed: write {called}@500."
         )
     task = find_task(called)
-    data = find_factor_data(task, Path(where)) or find_data(where)
+    data = find_data(where)
     if data.kind != "vtab":
-        divide(task, data.splits)  # what is missing is said before anything is opened
+        assign_parts(task, data.splits)  # what is missing is said before anything is opened
     return DatasetHandle(
         name, data.kind, SPLITS, partial(open_task_split, task, data.splits, data.open, test_images=int(limit) if at else None)
-    )
-
-
-def find_factor_data(task: VtabTask, path: Path) -> DatasetHandle | None:
-    """Data whose list has annotations instead of classes, if the task can tell classes from them."""
-    from vitrine.data.sources.factors import find_factors, list_factor_splits, open_factors
-
-    found = None if task.rule is None else find_factors(path)
-    if found is None or task.rule is None or task.num_classes is None:
-        return None
-    return DatasetHandle(
-        str(found),
-        "annotations",
-        list_factor_splits(found, task.rule),
-        partial(open_factors, found, task.rule, task.num_classes),
     )
 
 

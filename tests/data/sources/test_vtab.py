@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.sources.test_factors import ROWS, write_rows
 from vitrine.data.open_data import find_data, open_train_and_test
 from vitrine.data.source import ArraySource, Labels, Source
-from vitrine.data.sources.vtab import GENERATED, GROUPS, KIND, SPLITS, TASKS, divide, find_task, name_task, open_task_split
+from vitrine.data.sources.vtab import (
+    GENERATED,
+    GROUPS,
+    KIND,
+    SPLITS,
+    TASKS,
+    assign_parts,
+    find_task,
+    open_task_split,
+    resolve_task_name,
+)
 
 TRAIN, VAL, TEST = ((0, 0), (1, 1), (2, 2), (3, 0)), ((4, 1), (5, 2)), ((6, 2), (7, 3), (8, 0))  # number, class
 
@@ -41,7 +50,7 @@ def test_splits_are_the_lists(task: Path) -> None:
         assert [source.name(index) for index in range(len(source))] == [f"images/a {number}.png" for number, _ in lines]
         assert source.labels.values.tolist() == [label for _, label in lines]
         assert source.class_names == ("0", "1", "2", "3")
-        pixels = source.read(1)[0].pixels()
+        pixels = source.read(1)[0].to_numpy()
         np.testing.assert_array_equal(pixels, np.broadcast_to([10 * lines[1][0], 0, 0], (4, 5, 3)))
 
 
@@ -78,28 +87,26 @@ def test_classes_may_have_names(task: Path) -> None:
     assert KIND.open(task, "val").class_names == ("cat", "dog", "owl", "fox", "hen")
     assert task / "classes.txt" in KIND.open(task, "val").files()
     (task / "classes.txt").write_text("cat\ndog\nowl\n")
-    with pytest.raises(
-        ValueError, match=r"test\.txt line 2 has the class 3, and classes\.txt lists 3, counted from 0: mend one"
-    ):
+    with pytest.raises(ValueError, match=r"line 2 has class 3"):
         KIND.open(task, "val")
 
 
 @pytest.mark.parametrize("line", ["images/a.png", "7", "images/a.png x", "images/a.png -1", "images/a.png 9999999999"])
 def test_a_line_that_is_none_is_named(task: Path, line: str) -> None:
     (task / "val200.txt").write_text(f"images/a 4.png 1\n{line}\n")
-    with pytest.raises(ValueError, match=r"val200\.txt line 2 is .*, and a path and a class, .* were needed: mend it"):
+    with pytest.raises(ValueError, match=r"val200\.txt line 2"):
         KIND.open(task, "train")
 
 
 def test_an_image_twice_is_named(task: Path) -> None:
     (task / "val200.txt").write_text("images/a 4.png 1\n./images/a 4.png 2\n")
-    with pytest.raises(ValueError, match=r"line 2 lists images/a 4\.png, as does .*line 1, and once was needed"):
+    with pytest.raises(ValueError, match=r"line 2 lists images/a 4\.png.*line 1"):
         KIND.open(task, "val")
 
 
 def test_images_that_were_not_unpacked_are_missed(task: Path) -> None:
     (task / "images" / "a 0.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"train800\.txt line 1 lists images/a 0\.png, and there is no such file in"):
+    with pytest.raises(FileNotFoundError, match=r"line 1 lists images/a 0\.png"):
         KIND.open(task, "train")
 
 
@@ -166,13 +173,6 @@ def test_lists_of_the_community_are_followed(tmp_path: Path) -> None:
         assert task.open(split).labels.values.tolist() == plain.open(split).labels.values.tolist()
 
 
-def test_annotations_become_classes(tmp_path: Path) -> None:
-    write_rows(tmp_path, ROWS)
-    data = find_data(f"vtab:dsprites_location:{tmp_path}")
-    assert data.open("train800val200").labels.values.tolist() == [0, 15, 6]
-    assert len(data.open("test").class_names) == 16
-
-
 def test_generated_tasks_have_a_thousand_images() -> None:
     data = find_data("vtab:shapes_count:shapes:count")
     whole = data.open("train800val200")
@@ -180,19 +180,19 @@ def test_generated_tasks_have_a_thousand_images() -> None:
     assert len(set(list_names(whole))) == 1000
     block = whole.read_block(np.array([999, 0]))
     assert block is not None
-    np.testing.assert_array_equal(block[0], data.open("val").read(199)[0].pixels())
-    np.testing.assert_array_equal(block[1], whole.read(0)[0].pixels())
+    np.testing.assert_array_equal(block[0], data.open("val").read(199)[0].to_numpy())
+    np.testing.assert_array_equal(block[1], whole.read(0)[0].to_numpy())
 
 
 @pytest.mark.parametrize("splits", [("train",), ("test",), ("val", "test")])
 def test_what_is_missing_is_said(splits: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"The data of dtd has the splits .*, and train and test were needed: add what is"):
-        divide(TASKS["dtd"], splits)
+    with pytest.raises(ValueError, match="train and test"):
+        assign_parts(TASKS["dtd"], splits)
 
 
 @pytest.mark.parametrize("name", ["vtab:", "vtab:pets", "vtab:pets:", "vtab::shapes"])
 def test_a_task_needs_its_data(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name} was given, and a task and its data were needed: write it as vtab:pets:DATA"):
+    with pytest.raises(ValueError, match="vtab:pets:DATA"):
         find_data(name)
 
 
@@ -211,9 +211,7 @@ def test_fewer_test_images_are_some_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["", "0", "-1", "x", "1.5"])
 def test_the_number_of_test_images_is_a_number(limit: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"asks for '.*' test images, and a whole number of at least 1 was needed: write pets@500"
-    ):
+    with pytest.raises(ValueError, match="pets@500"):
         find_data(f"vtab:pets@{limit}:shapes")
 
 
@@ -241,10 +239,6 @@ def test_there_are_19_tasks_in_three_groups() -> None:
     assert len(TASKS) == 19
 
 
-def test_every_structured_task_has_a_rule_and_no_other() -> None:
-    assert {name for name, task in TASKS.items() if task.rule is not None} == set(CLASSES["structured"])
-
-
 def test_what_is_not_done_to_images_is_bit_s() -> None:
     """Appendix F of arXiv:1912.11370."""
     assert {name for name, task in TASKS.items() if not task.flip} == {
@@ -263,9 +257,9 @@ def test_what_is_not_done_to_images_is_bit_s() -> None:
 
 def test_shares_are_the_benchmark_s() -> None:
     tenth = {"caltech101", "cifar100", "svhn", "clevr_count", "clevr_distance", "dsprites_location", "dsprites_orientation"}
-    assert {name for name, task in TASKS.items() if task.val_share == 0.1} == tenth
-    assert {task.val_share for name, task in TASKS.items() if name not in tenth} == {0.2}  # Pets 80/20, EuroSAT 60/20/20
-    assert {name for name, task in TASKS.items() if task.test_share == 0.1} == {"dsprites_location", "dsprites_orientation"}
+    assert {name for name, task in TASKS.items() if task.val_fraction == 0.1} == tenth
+    assert {task.val_fraction for name, task in TASKS.items() if name not in tenth} == {0.2}  # Pets 80/20, EuroSAT 60/20/20
+    assert {name for name, task in TASKS.items() if task.test_fraction == 0.1} == {"dsprites_location", "dsprites_orientation"}
     assert {name for name, task in TASKS.items() if task.splits_test} == {"smallnorb_azimuth", "smallnorb_elevation"}
 
 
@@ -284,7 +278,7 @@ def test_shares_are_the_benchmark_s() -> None:
     ],
 )
 def test_names_that_people_use(folder: str, name: str) -> None:
-    assert name_task(folder) == name
+    assert resolve_task_name(folder) == name
 
 
 def test_names_are_told_apart() -> None:
@@ -296,4 +290,4 @@ def test_other_data_is_a_task_of_its_own_group() -> None:
     assert find_task("pets") is TASKS["pets"]
     assert find_task("shapes_count") is GENERATED["shapes:count"]
     other = find_task("photos")
-    assert (other.name, other.group, other.num_classes, other.rule) == ("photos", "other", None, None)
+    assert (other.name, other.group, other.num_classes) == ("photos", "other", None)

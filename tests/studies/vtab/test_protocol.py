@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.sources.test_factors import ROWS, write_rows
 from tests.data.sources.test_vtab import make_vtab
 from vitrine.core.console import VitrineWarning
 from vitrine.data.open_data import find_data
@@ -165,8 +164,7 @@ def test_tasks_of_any_kind_are_found(tmp_path: Path) -> None:
     make_arrays(tmp_path / "cifar.npz", 100)
     make_arrays(tmp_path / "photos.npz", 3)
     make_folder(tmp_path / "oxford-iiit-pet", 37)
-    (tmp_path / "dsprites_loc").mkdir()
-    write_rows(tmp_path / "dsprites_loc", ROWS)
+    make_folder(tmp_path / "dsprites_loc", 16)
     (tmp_path / "notes.md").write_text("nothing")
     with pytest.warns(VitrineWarning, match="images to learn from instead of 1,000") as told:
         found = survey(tmp_path)
@@ -177,7 +175,12 @@ def test_tasks_of_any_kind_are_found(tmp_path: Path) -> None:
         ("dsprites_location", "structured", 16),
         ("photos", "other", 3),
     ]
-    assert [(each.num_train_images, each.num_test_images) for each in found.found] == [(925, 30), (74, 74), (3, 1), (1000, 30)]
+    assert [(each.num_train_images, each.num_test_images) for each in found.found] == [
+        (925, 30),
+        (74, 74),
+        (32, 32),
+        (1000, 30),
+    ]
     assert found.missing == tuple(name for name in TASKS if name not in ("cifar100", "pets", "dsprites_location"))
     source = find_data(found.found[1].source).open("train800val200")
     assert (len(source), source.class_names[36]) == (74, "036")

@@ -15,9 +15,8 @@ from pathlib import Path
 from vitrine.core.console import join_names, warn_user
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.open_data import VTAB, find_data, find_kind
-from vitrine.data.sources.factors import find_factors
 from vitrine.data.sources.image_files import list_folder
-from vitrine.data.sources.vtab import GENERATED, TASKS, WHOLE, Group, VtabTask, find_task, name_task
+from vitrine.data.sources.vtab import GENERATED, TASKS, WHOLE, Group, VtabTask, find_task, resolve_task_name
 from vitrine.recipe import FREE, Recipe, list_fields, with_changes
 from vitrine.recipes.finetune import FinetuneTask, vtab
 from vitrine.studies.vtab.config import LENGTH_FACTORS, RATE_FACTORS, VtabConfig
@@ -70,8 +69,8 @@ def list_sources(root: Path, out: Path) -> dict[str, str]:
     sources: dict[str, str] = {}
     for inner in inners:
         path = root / inner
-        name = name_task(inner if path.is_dir() else path.stem)
-        if path.resolve() in (out.resolve(), *out.resolve().parents) or not is_data(path, find_task(name)):
+        name = resolve_task_name(inner if path.is_dir() else path.stem)
+        if path.resolve() in (out.resolve(), *out.resolve().parents) or find_kind(path) is None:
             if name in TASKS:
                 warn_user(f"{path} has the name of a task and is no data of a known kind: it is taken as missing.")
             continue
@@ -81,10 +80,6 @@ def list_sources(root: Path, out: Path) -> dict[str, str]:
             raise ValueError(f"{sources[name]} and {path} are both the task {name}, and one was needed: rename one.")
         sources[name] = str(path)
     return {name: sources[name] for name in (*TASKS, *(each for each in sources if each not in TASKS)) if name in sources}
-
-
-def is_data(path: Path, task: VtabTask) -> bool:
-    return (task.rule is not None and find_factors(path) is not None) or find_kind(path) is not None
 
 
 def choose_wanted(sources: dict[str, str], tasks: tuple[str, ...]) -> list[str]:
