@@ -94,7 +94,7 @@ def write_photographs(folder: Path) -> Path:
     shapes = open_data("shapes:shape@256", "val")
     (folder / "drawn").mkdir(parents=True)
     for index in range(256):
-        shapes.read(index)[0].image().save(folder / "drawn" / f"{index}.jpg", quality=90)
+        shapes.read(index)[0].to_pil().save(folder / "drawn" / f"{index}.jpg", quality=90)
     return folder
 
 

@@ -77,7 +77,7 @@ class Copies(Source):
         self.class_names = ()
 
     def fetch(self, index: int) -> bytes:
-        image = self.change(self.source.read(index)[0].image(), np.random.default_rng(index))
+        image = self.change(self.source.read(index)[0].to_pil(), np.random.default_rng(index))
         content = io.BytesIO()
         image.save(content, "JPEG", quality=50 if self.change is recompress else 95)
         return content.getvalue()

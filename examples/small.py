@@ -36,5 +36,5 @@ def write_small_folder() -> str:
             assert isinstance(label, int)  # one for each image, and not several
             folder = IMAGES / split / ("odd" if label % 2 else "even")
             folder.mkdir(parents=True, exist_ok=True)
-            image.image().save(folder / f"{index}-is-a-{label}.png")
+            image.to_pil().save(folder / f"{index}-is-a-{label}.png")
     return str(IMAGES)

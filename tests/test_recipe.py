@@ -17,8 +17,7 @@ import pytest
 from tests.test_package import BLOCKS
 from vitrine.commands.train import Options
 from vitrine.core.arguments import parse_options
-from vitrine.data.augment.mixup import Mixing
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
@@ -88,7 +87,7 @@ UNUSUAL = Recipe(
         erase_rate=0.3,
         erase_fill="grey",
     ),
-    mixing=Mixing(mixup=0.2, cutmix=0.5),
+    mixing=MixupConfig(mixup=0.2, cutmix=0.5),
     supervised=SupervisedConfig(label_smoothing=0.1),
     optim=OptimConfig(
         kind="sgd",
@@ -289,14 +288,14 @@ def test_warm_up_has_to_fit_as_soon_as_the_length_is_known() -> None:
             "machine.accumulation_steps=3 must divide loader.batch_size=256.",
         ),
         (
-            {"epochs": 1, "loader": LoaderConfig(batch_size=3), "mixing": Mixing(mixup=0.2)},
+            {"epochs": 1, "loader": LoaderConfig(batch_size=3), "mixing": MixupConfig(mixup=0.2)},
             "loader.batch_size=3 in 1 parts cannot be mixed, which is done in pairs",
         ),
         (
             {
                 "epochs": 1,
                 "loader": LoaderConfig(batch_size=6),
-                "mixing": Mixing(cutmix=1.0),
+                "mixing": MixupConfig(cutmix=1.0),
                 "machine": MachineConfig(accumulation_steps=2),
             },
             "loader.batch_size=6 in 2 parts cannot be mixed, which is done in pairs",
@@ -346,9 +345,9 @@ def test_a_number_in_place_of_a_word_is_refused(content: dict[str, Any], name: s
 
 
 def test_changes_go_into_their_groups_and_leave_the_rest() -> None:
-    changed = with_changes(BACKGROUND, optim={"learning_rate": 0.5, "momentum": 0.1}, seed=3, mixing=Mixing(mixup=0.2))
+    changed = with_changes(BACKGROUND, optim={"learning_rate": 0.5, "momentum": 0.1}, seed=3, mixing=MixupConfig(mixup=0.2))
     assert (changed.optim.learning_rate, changed.optim.momentum, changed.seed, changed.mixing.mixup) == (0.5, 0.1, 3, 0.2)
-    assert replace(changed, optim=BACKGROUND.optim, seed=0, mixing=Mixing()) == BACKGROUND
+    assert replace(changed, optim=BACKGROUND.optim, seed=0, mixing=MixupConfig()) == BACKGROUND
     with pytest.raises(ValueError, match="learning_rate=-1 must be above 0"):
         with_changes(BACKGROUND, optim={"learning_rate": -1})
 

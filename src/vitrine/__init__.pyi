@@ -1,6 +1,6 @@
 """The public names of Vitrine: this stub is the one table of them, for type checkers and for `vitrine.__getattr__`."""
 
-from vitrine.data.augment.mixup import Mixing as Mixing
+from vitrine.data.config import MixupConfig as MixupConfig
 from vitrine.data.augment.transforms import EvalTransform as EvalTransform
 from vitrine.data.augment.transforms import TrainTransform as TrainTransform
 from vitrine.data.batch import Batch as Batch

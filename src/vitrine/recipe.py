@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from vitrine.core.config_checks import require_field_types
-from vitrine.data.augment.mixup import Mixing
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
@@ -34,7 +33,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    mixing: Mixing = field(default_factory=Mixing)
+    mixing: MixupConfig = field(default_factory=MixupConfig)
     objective: ObjectiveKind = "supervised"
     """Learning from labels, or without any by predicting patches that were masked."""
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)

@@ -172,11 +172,11 @@ def bad(spoilt: FileSource, few_pixels: None) -> set[str]:
 
 Call = Callable[[Source, int], np.ndarray | Image.Image]
 CALLS: dict[str, Call] = {
-    "pixels": lambda source, index: source.read(index)[0].pixels(),
-    "grey": lambda source, index: source.read(index)[0].pixels(1),
-    "a corner": lambda source, index: source.read(index)[0].pixels(3, (0, 0, 1, 1)),
-    "small": lambda source, index: source.read(index)[0].pixels(3, None, (1, 1)),
-    "image": lambda source, index: source.read(index)[0].image(),
+    "pixels": lambda source, index: source.read(index)[0].to_numpy(),
+    "grey": lambda source, index: source.read(index)[0].to_numpy(1),
+    "a corner": lambda source, index: source.read(index)[0].to_numpy(3, (0, 0, 1, 1)),
+    "small": lambda source, index: source.read(index)[0].to_numpy(3, None, (1, 1)),
+    "image": lambda source, index: source.read(index)[0].to_pil(),
 }
 
 
@@ -214,9 +214,11 @@ def test_what_is_stored_is_what_is_decoded(count: int) -> None:
         source.fetch = lambda index, content=content: content
         image, _ = source.read(0)
         assert (image.height, image.width) == whole.shape[:2], name
-        np.testing.assert_array_equal(image.pixels(), whole, err_msg=name)
+        np.testing.assert_array_equal(image.to_numpy(), whole, err_msg=name)
         height, width = (whole.shape[0] + 1) // 2, (whole.shape[1] + 1) // 2
-        np.testing.assert_array_equal(source.read(0)[0].pixels(3, (0, 0, height, width)), whole[:height, :width], err_msg=name)
+        np.testing.assert_array_equal(
+            source.read(0)[0].to_numpy(3, (0, 0, height, width)), whole[:height, :width], err_msg=name
+        )
 
 
 PREPROCESSING = Preprocessing(resize=18, crop=(16, 16))
@@ -333,7 +335,7 @@ def test_a_folder_of_spoilt_files_is_packed_without_them(spoilt: FileSource, bad
     assert [packed.name(index) for index in range(len(packed))] == [spoilt.name(index) for index in good]
     for place, index in enumerate(good):
         np.testing.assert_array_equal(
-            packed.read(place)[0].pixels(), spoilt.read(index)[0].pixels(), err_msg=spoilt.name(index)
+            packed.read(place)[0].to_numpy(), spoilt.read(index)[0].to_numpy(), err_msg=spoilt.name(index)
         )
     with pytest.raises(BadImage, match=re.escape(min(bad, key=lambda name: int(name.split("-")[0])))):
         pack(data, tmp_path / "again", 256)

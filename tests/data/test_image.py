@@ -350,10 +350,10 @@ def test_a_box_is_a_slice_of_the_converted_whole(oddity: str, num_channels: int)
     for top, left, height, width in BOXES:
         expected = whole[top : top + height, left : left + width]
         for one in (image, LazyImage(ODDITIES[oddity], oddity)):  # decoded before, and for this box alone
-            box = one.pixels(num_channels, (top, left, height, width))
+            box = one.to_numpy(num_channels, (top, left, height, width))
             assert box.dtype == np.uint8
             np.testing.assert_array_equal(box, expected)
-            np.testing.assert_array_equal(one.pixels(num_channels, (top, left, height, width), (height, width)), expected)
+            np.testing.assert_array_equal(one.to_numpy(num_channels, (top, left, height, width), (height, width)), expected)
 
 
 @pytest.mark.parametrize("oddity", ODDITIES)
@@ -361,18 +361,18 @@ def test_one_object_gives_the_same_in_any_order(oddity: str) -> None:
     content = ODDITIES[oddity]
     colour, grey = (np.asarray(decode_image(content, oddity, channels)) for channels in (3, 1))
     calls = {
-        "image": (lambda image: np.asarray(image.image()), colour),
-        "grey image": (lambda image: np.asarray(image.image(1)), grey),
-        "pixels": (lambda image: image.pixels(), colour),
-        "grey pixels": (lambda image: image.pixels(1)[..., 0], grey),
-        "box": (lambda image: image.pixels(3, (2, 3, 5, 7)), colour[2:7, 3:10]),
+        "image": (lambda image: np.asarray(image.to_pil()), colour),
+        "grey image": (lambda image: np.asarray(image.to_pil(1)), grey),
+        "pixels": (lambda image: image.to_numpy(), colour),
+        "grey pixels": (lambda image: image.to_numpy(1)[..., 0], grey),
+        "box": (lambda image: image.to_numpy(3, (2, 3, 5, 7)), colour[2:7, 3:10]),
     }
     for names in itertools.permutations(calls, 2):
         image = LazyImage(content, oddity)
         for name in names:
             call, expected = calls[name]
             np.testing.assert_array_equal(call(image), expected, err_msg=" after ".join(reversed(names)))
-    assert (LazyImage(content, oddity).image().mode, LazyImage(content, oddity).image(1).mode) == ("RGB", "L")
+    assert (LazyImage(content, oddity).to_pil().mode, LazyImage(content, oddity).to_pil(1).mode) == ("RGB", "L")
 
 
 def build_turned(format: str, orientation: int, mode: str = "RGB") -> bytes:
@@ -410,18 +410,18 @@ def test_boxes_of_a_turned_image_lie_in_the_upright_one(kind: str, orientation: 
     assert upright.shape[:2] == ((11, 17) if orientation <= 4 else (17, 11))
     image = LazyImage(content, kind)
     assert (image.height, image.width) == upright.shape[:2]
-    np.testing.assert_array_equal(image.pixels(), upright)
+    np.testing.assert_array_equal(image.to_numpy(), upright)
     for top, left, height, width in [(2, 3, 5, 7), (0, 0, 1, 11), (10, 10, 1, 1)]:
         expected = upright[top : top + height, left : left + width]
-        np.testing.assert_array_equal(LazyImage(content, kind).pixels(3, (top, left, height, width)), expected)
-    np.testing.assert_array_equal(np.asarray(image.image()), upright)
+        np.testing.assert_array_equal(LazyImage(content, kind).to_numpy(3, (top, left, height, width)), expected)
+    np.testing.assert_array_equal(np.asarray(image.to_pil()), upright)
 
 
 @pytest.mark.parametrize("exif", [b"rubbish!", b"MM\0*\0\0", b"II*\0\x08\0\0\0\xff\0\x12\x01\x03\0"])
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
 def test_spoilt_notes_leave_the_picture(format: str, exif: bytes) -> None:
     image = LazyImage(encode(COLOURS, format, exif=b"Exif\0\0" + exif), "spoilt")
-    np.testing.assert_array_equal(image.pixels(), np.asarray(decode_image(encode(COLOURS, format), "plain")))
+    np.testing.assert_array_equal(image.to_numpy(), np.asarray(decode_image(encode(COLOURS, format), "plain")))
 
 
 def build_smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -448,7 +448,7 @@ SHRUNK = {
 @pytest.mark.parametrize("at_least", SHRUNK)
 @pytest.mark.parametrize("mode", SMOOTH)
 def test_a_jpeg_shrinks_by_2_4_or_8_while_it_is_decoded(mode: str, at_least: tuple[int, int], num_channels: int) -> None:
-    shrunk = LazyImage(SMOOTH[mode], mode).pixels(num_channels, at_least=at_least)
+    shrunk = LazyImage(SMOOTH[mode], mode).to_numpy(num_channels, at_least=at_least)
     assert shrunk.shape == (*SHRUNK[at_least], num_channels)
     whole = decode_image(SMOOTH[mode], mode, num_channels)
     averaged = np.asarray(whole.resize(shrunk.shape[1::-1], Image.Resampling.BOX)).reshape(shrunk.shape)
@@ -460,13 +460,13 @@ def test_a_jpeg_shrinks_by_2_4_or_8_while_it_is_decoded(mode: str, at_least: tup
 def test_nothing_else_shrinks(format: str) -> None:
     content = encode(build_smooth(96, 64), format)
     image = LazyImage(content, format)
-    np.testing.assert_array_equal(image.pixels(at_least=(1, 1)), np.asarray(decode_image(content, format)))
+    np.testing.assert_array_equal(image.to_numpy(at_least=(1, 1)), np.asarray(decode_image(content, format)))
 
 
 def test_without_a_word_of_shrinking_nothing_shrinks() -> None:
     image = LazyImage(SMOOTH["RGB"], "jpeg")
-    assert image.pixels().shape == (64, 96, 3)
-    assert LazyImage(SMOOTH["RGB"], "jpeg").pixels(3, (4, 4, 32, 32)).shape == (32, 32, 3)
+    assert image.to_numpy().shape == (64, 96, 3)
+    assert LazyImage(SMOOTH["RGB"], "jpeg").to_numpy(3, (4, 4, 32, 32)).shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -474,7 +474,7 @@ def test_a_turned_jpeg_is_upright_when_it_is_to_be_shrunk(orientation: int) -> N
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     content = encode(build_smooth(96, 64), "JPEG", quality=95, exif=exif)
-    shrunk = Image.fromarray(LazyImage(content, "turned").pixels(at_least=(8, 8)))
+    shrunk = Image.fromarray(LazyImage(content, "turned").to_numpy(at_least=(8, 8)))
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     small = (12, 8) if orientation <= 4 else (8, 12)
     difference = np.asarray(shrunk.resize(small), dtype=int) - np.asarray(upright.resize(small))
@@ -485,7 +485,7 @@ def test_a_shrunk_box_shows_what_the_box_shows() -> None:
     whole = decode_image(SMOOTH["RGB"], "whole")
     for box in [(0, 0, 32, 48), (32, 48, 32, 48), (8, 16, 40, 64), (3, 5, 50, 77), (13, 31, 51, 65)]:
         top, left, height, width = box
-        part = LazyImage(SMOOTH["RGB"], "box").pixels(3, box, (8, 8))
+        part = LazyImage(SMOOTH["RGB"], "box").to_numpy(3, box, (8, 8))
         small = np.asarray(Image.fromarray(part).resize((8, 8), Image.Resampling.BOX), dtype=int)
         expected = np.asarray(whole.crop((left, top, left + width, top + height)).resize((8, 8), Image.Resampling.BOX))
         # Half a pixel of what is decoded, in which the steepest wave climbs by 32 levels, and the losses of JPEG and averaging.
@@ -496,21 +496,21 @@ def test_the_whole_is_still_there_after_a_part_was_shrunk() -> None:
     """One object is asked for a small part first, then for all of it: it must not answer with what it shrank."""
     whole = np.asarray(decode_image(SMOOTH["RGB"], "whole"))
     image = LazyImage(SMOOTH["RGB"], "jpeg")
-    assert image.pixels(at_least=(8, 12)).shape == (8, 12, 3)
-    np.testing.assert_array_equal(image.pixels(), whole)
-    np.testing.assert_array_equal(image.pixels(3, (40, 50, 10, 20)), whole[40:50, 50:70])
+    assert image.to_numpy(at_least=(8, 12)).shape == (8, 12, 3)
+    np.testing.assert_array_equal(image.to_numpy(), whole)
+    np.testing.assert_array_equal(image.to_numpy(3, (40, 50, 10, 20)), whole[40:50, 50:70])
 
 
 def test_the_picture_for_pillow_is_whole_after_a_part_was_shrunk() -> None:
     image = LazyImage(SMOOTH["RGB"], "jpeg")
-    image.pixels(at_least=(8, 12))
-    assert image.image().size == (96, 64)
+    image.to_numpy(at_least=(8, 12))
+    assert image.to_pil().size == (96, 64)
 
 
 def test_a_larger_part_can_be_asked_for_after_a_smaller_one() -> None:
     image = LazyImage(SMOOTH["RGB"], "jpeg")
-    assert image.pixels(at_least=(8, 12)).shape == (8, 12, 3)
-    assert image.pixels(at_least=(32, 48)).shape == (32, 48, 3)
+    assert image.to_numpy(at_least=(8, 12)).shape == (8, 12, 3)
+    assert image.to_numpy(at_least=(32, 48)).shape == (32, 48, 3)
 
 
 SIZES = [(16, 16), (17, 33), (40, 90), (97, 61), (800, 801), (1001, 799), (1792, 1792)]
@@ -532,7 +532,7 @@ def draw_shrinking(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, in
 @example(((16, 16), (0, 0, 16, 11), (2, 2)))
 def test_a_shrunk_box_is_as_large_as_was_asked_for(drawn: tuple) -> None:
     size, box, at_least = drawn
-    height, width, _ = LazyImage(BLANK[size], "blank").pixels(1, box, at_least).shape
+    height, width, _ = LazyImage(BLANK[size], "blank").to_numpy(1, box, at_least).shape
     assert height >= at_least[0]
     assert width >= at_least[1]
     assert height <= box[2]
@@ -547,7 +547,7 @@ def test_a_shrunk_boxs_edges_move_by_half_a_pixel_at_most(drawn: tuple) -> None:
     size, box, at_least = drawn
     with pytest.MonkeyPatch.context() as patch:
         scales, crops = watch_pillow(patch)
-        LazyImage(BLANK[size], "blank").pixels(1, box, at_least)
+        LazyImage(BLANK[size], "blank").to_numpy(1, box, at_least)
     (scale,), ((left, top, right, bottom),) = scales or [1], crops
     for edge, original in ((top, box[0]), (left, box[1]), (bottom, box[0] + box[2]), (right, box[1] + box[3])):
         assert abs(edge - original / scale) <= 0.5
@@ -598,17 +598,17 @@ def test_an_array_is_itself(kind: str) -> None:
     assert (image.height, image.width) == (height, width)
     for num_channels, mode in ((3, "RGB"), (1, "L")):
         expected = np.asarray(pillow.convert(mode)).reshape(height, width, num_channels)
-        np.testing.assert_array_equal(image.pixels(num_channels), expected)
-        np.testing.assert_array_equal(image.pixels(num_channels, at_least=(1, 1)), expected)
+        np.testing.assert_array_equal(image.to_numpy(num_channels), expected)
+        np.testing.assert_array_equal(image.to_numpy(num_channels, at_least=(1, 1)), expected)
         box = (height // 2, width // 3, height - height // 2, width - width // 3)
-        np.testing.assert_array_equal(image.pixels(num_channels, box), expected[box[0] :, box[1] :])
-        assert image.image(num_channels).mode == mode
-        np.testing.assert_array_equal(np.asarray(image.image(num_channels)), np.asarray(pillow.convert(mode)))
+        np.testing.assert_array_equal(image.to_numpy(num_channels, box), expected[box[0] :, box[1] :])
+        assert image.to_pil(num_channels).mode == mode
+        np.testing.assert_array_equal(np.asarray(image.to_pil(num_channels)), np.asarray(pillow.convert(mode)))
 
 
 def test_drawing_on_the_picture_leaves_the_array() -> None:
     array = COLOUR.copy()
-    LazyImage(array, "array").image().paste((1, 2, 3), (0, 0, 5, 5))
+    LazyImage(array, "array").to_pil().paste((1, 2, 3), (0, 0, 5, 5))
     np.testing.assert_array_equal(array, COLOUR)
 
 
@@ -644,7 +644,7 @@ def test_any_other_array_costs_a_sentence(array: np.ndarray) -> None:
 @pytest.mark.parametrize("content", [COLOUR, ENCODED["RGB"]], ids=["array", "file"])
 @pytest.mark.parametrize("num_channels", [0, 2, 4])
 def test_other_channels_cost_a_sentence_stored(content: bytes | np.ndarray, num_channels: int) -> None:
-    for call in (LazyImage.pixels, LazyImage.image):
+    for call in (LazyImage.to_numpy, LazyImage.to_pil):
         with pytest.raises(ValueError, match=rf"num_channels={num_channels} must be 1 \(grey\) or 3"):
             call(LazyImage(content, "any"), num_channels)
 
@@ -705,14 +705,14 @@ def test_wherever_a_file_is_cut_it_is_never_taken_for_whole(oddity: str) -> None
     for length in range(0, len(content), max(1, len(content) // 20)):
         cut = content[:length]
         expected = judge(lambda cut=cut: decode_image(cut, "cut.bin").tobytes())
-        assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").pixels().tobytes()) == expected, length
+        assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy().tobytes()) == expected, length
         if expected == "bad":  # also where only the first pixel is wanted, or a second time
-            assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").pixels(3, (0, 0, 1, 1)).tobytes()) == "bad", length
+            assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy(3, (0, 0, 1, 1)).tobytes()) == "bad", length
             assert judge(lambda cut=cut: decode_twice(cut)) == "bad", length
 
 
 def decode_twice(content: bytes) -> bytes:
     image = LazyImage(content, "cut.bin")
     with suppress(BadImage):
-        image.pixels()
-    return image.image().tobytes()
+        image.to_numpy()
+    return image.to_pil().tobytes()

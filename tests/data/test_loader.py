@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from vitrine.core.console import VitrineWarning
-from vitrine.data.augment.mixup import Mixing
+from vitrine.data.augment.mixup import mixup_batch
 from vitrine.data.augment.transforms import EvalTransform, Images, TrainTransform
 from vitrine.data.batch import Batch
-from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig
+from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig, MixupConfig
 from vitrine.data.loader import Loader, build_eval_loader, choose_num_workers
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.sampling import SampleRng
@@ -214,10 +214,10 @@ def test_plain_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_
 
 
 def test_mixing_does_not_depend_on_ranks(files: FileSource) -> None:
-    mixing = Mixing(mixup=0.5, cutmix=1.0)
+    mixing = MixupConfig(mixup=0.5, cutmix=1.0)
 
     def mix(batch: Batch) -> tuple[Tensor, Tensor]:
-        return mixing.mix(batch.image, batch.target, 3, seed=5, step=batch.step)
+        return mixup_batch(batch.image, batch.target, mixing, 3, seed=5, step=batch.step)
 
     for step in range(6):  # some of each kind
         images, labels = mix(read(files, step, step + 1)[0])

@@ -60,7 +60,7 @@ def test_what_is_small_enough_is_packed_as_it_is(num_channels: int, tmp_path: Pa
         image, label = packed.read(index)
         assert (image.name, label) == (name, index % 3)
         expected = np.asarray(decode_image(content, name, num_channels)).reshape(11, 17, num_channels)
-        np.testing.assert_array_equal(image.pixels(num_channels), expected)
+        np.testing.assert_array_equal(image.to_numpy(num_channels), expected)
         assert packed.fetch(index).shape == expected.shape
 
 
@@ -113,7 +113,7 @@ def test_turned_images_are_packed_upright(format: str, orientation: int, tmp_pat
         width, height = (round(side * short / 64) for side in upright.size)
         assert (image.height, image.width) == (height, width)
         expected = np.asarray(upright.resize((width, height), Image.Resampling.BICUBIC), dtype=int)
-        assert np.abs(image.pixels() - expected).max() <= 12
+        assert np.abs(image.to_numpy() - expected).max() <= 12
 
 
 def test_a_strip_longer_than_any_jpeg_can_be_opened_after_it_was_packed(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def assert_same(packed: Source, data: Source) -> None:
     for index in range(len(data)):
         (image, label), (other, other_label) = packed.read(index), data.read(index)
         assert (image.name, label) == (other.name, other_label)
-        np.testing.assert_array_equal(image.pixels(), other.pixels())
+        np.testing.assert_array_equal(image.to_numpy(), other.to_numpy())
 
 
 def test_splits_stay_apart(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def draw_shuffles(size: int, num_shuffles: int, seed: int = 1) -> np.ndarray:
 
 def read_order(order: StepSampler, steps: range) -> list[list[tuple[int, int]]]:
     """The (epoch, index) of every sample, step by step."""
-    located = [order.locate(step) for step in steps]
+    located = [order.batch_at(step) for step in steps]
     return [list(zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True)) for draws in located]
 
 
@@ -432,14 +432,14 @@ def test_a_run_is_the_same_with_any_number_of_ranks_and_resumed_anywhere() -> No
 @pytest.mark.parametrize("last", ["wrap", "drop", "keep"])
 def test_far_steps_come_at_once(last: LastBatch) -> None:
     order = StepSampler(num_images=14_000_000, batch_size=4096, last=last, seed=3)
-    draws = order.locate(10**12)
+    draws = order.batch_at(10**12)
     assert len(np.unique(draws.indices)) == len(draws.indices)
     assert draws.epochs[0] == (10**12 * 4096 // 14_000_000 if last == "wrap" else 10**12 // order.steps_per_epoch)
     assert 0 <= draws.indices.min() <= draws.indices.max() < 14_000_000
 
 
 def test_draws_carry_the_seed() -> None:
-    draws = StepSampler(num_images=5, batch_size=2, seed=77).locate(0)
+    draws = StepSampler(num_images=5, batch_size=2, seed=77).batch_at(0)
     assert draws.seed == 77
     assert (draws.epochs.dtype, draws.indices.dtype) == (np.int64, np.int64)
 

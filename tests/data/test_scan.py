@@ -54,7 +54,7 @@ class Numbers(Source):
 
 
 def value(image: LazyImage) -> int:
-    return int(image.pixels(1)[0, 0, 0])
+    return int(image.to_numpy(1)[0, 0, 0])
 
 
 def test_every_image_once_in_order() -> None:

@@ -133,7 +133,7 @@ def test_an_array_is_a_source(num_channels: int) -> None:
     for index in range(4):
         image, label = source.read(index)
         assert (image.name, label) == (f"digits/train[{index}]", ONE[index])
-        np.testing.assert_array_equal(image.pixels(num_channels), pixels[index])
+        np.testing.assert_array_equal(image.to_numpy(num_channels), pixels[index])
     np.testing.assert_array_equal(source.read_block(np.array([3, 0, 3])), pixels[[3, 0, 3]])
     assert source.read_block(np.zeros(0, np.int64)).shape == (0, 5, 6, num_channels)
 
@@ -147,7 +147,7 @@ def test_a_block_may_be_written_to() -> None:
 def test_an_array_can_be_sent_to_another_process() -> None:
     source = pickle.loads(pickle.dumps(ArraySource(PIXELS, SEVERAL, ("a", "b", "c"), "array")))
     assert source.read(3)[1] == (2, 1, 0)
-    np.testing.assert_array_equal(source.read(3)[0].pixels(), PIXELS[3])
+    np.testing.assert_array_equal(source.read(3)[0].to_numpy(), PIXELS[3])
 
 
 @pytest.mark.parametrize("pixels", [PIXELS[0], PIXELS.astype(np.float32), PIXELS[:3]], ids=["rank", "dtype", "count"])

@@ -43,7 +43,7 @@ def test_images_come_part_by_part(joined: ConcatSource) -> None:
     assert [joined.name(index) for index in range(5)] == ["first[0]", "first[2]", "first[3]", "second[0]", "second[1]"]
     for index, place in enumerate((0, 2, 3, 4, 5)):
         image, label = joined.read(index)
-        np.testing.assert_array_equal(image.pixels(), PIXELS[place])
+        np.testing.assert_array_equal(image.to_numpy(), PIXELS[place])
         assert label == joined.labels[index]
 
 
@@ -60,13 +60,13 @@ def test_there_is_no_block_of_several_sizes_or_of_files(tmp_path: Path) -> None:
     for other in (files, small):
         mixed = ConcatSource([make_array(PIXELS, [0] * 6, "first"), other])
         assert mixed.read_block(np.arange(2)) is None
-        np.testing.assert_array_equal(mixed.read(6)[0].pixels(), other.read(0)[0].pixels())
+        np.testing.assert_array_equal(mixed.read(6)[0].to_numpy(), other.read(0)[0].to_numpy())
     assert ConcatSource([files, files]).files() == [tmp_path / "x.png"]
 
 
 def test_it_can_be_sent(joined: ConcatSource) -> None:
     copy = pickle.loads(pickle.dumps(joined))
-    np.testing.assert_array_equal(copy.read(3)[0].pixels(), PIXELS[4])
+    np.testing.assert_array_equal(copy.read(3)[0].to_numpy(), PIXELS[4])
 
 
 PREPROCESSING = build_inception_preprocessing((8, 8))
@@ -95,7 +95,7 @@ def test_labels_are_new_and_images_are_not(source: Source, labels: Labels) -> No
     for index in range(4):
         image, label = other.read(index)
         assert label == labels[index]
-        assert image.pixels().tobytes() == source.read(index)[0].pixels().tobytes()
+        assert image.to_numpy().tobytes() == source.read(index)[0].to_numpy().tobytes()
         assert other.name(index) == source.name(index)
     assert [source.labels[index] for index in range(4)] == [0, 1, 1, 0]
 
@@ -145,7 +145,7 @@ def test_the_same_images_under_their_names(tmp_path: Path) -> None:
     for index in range(6):
         image, label = held.read(index)
         assert (image.name, label) == (PATHS[index], index % 2)
-        np.testing.assert_array_equal(image.pixels(), PIXELS_MEMORY[index])
+        np.testing.assert_array_equal(image.to_numpy(), PIXELS_MEMORY[index])
     np.testing.assert_array_equal(held.read_block(np.array([5, 0, 0])), PIXELS_MEMORY[[5, 0, 0]])
 
 
@@ -153,7 +153,7 @@ def test_nothing_is_read_again(tmp_path: Path) -> None:
     held = hold_in_memory(make_files(tmp_path))
     for path in PATHS:
         (tmp_path / path).unlink()
-    np.testing.assert_array_equal(held.read(4)[0].pixels(), PIXELS_MEMORY[4])
+    np.testing.assert_array_equal(held.read(4)[0].to_numpy(), PIXELS_MEMORY[4])
     sent = pickle.loads(pickle.dumps(held))
     assert sent.name(4) == PATHS[4]
     np.testing.assert_array_equal(sent.read_block(np.arange(6)), PIXELS_MEMORY)
@@ -170,7 +170,7 @@ def test_grey_images_hold_their_grey(tmp_path: Path) -> None:
     grey = Image.fromarray(PIXELS_MEMORY[2]).convert("L")
     grey.save(tmp_path / PATHS[2])
     held = hold_in_memory(source)
-    np.testing.assert_array_equal(held.read(2)[0].pixels(1)[..., 0], np.asarray(grey))
+    np.testing.assert_array_equal(held.read(2)[0].to_numpy(1)[..., 0], np.asarray(grey))
     np.testing.assert_array_equal(held.read_block(np.array([2]))[0], np.repeat(np.asarray(grey)[..., None], 3, axis=2))
 
 

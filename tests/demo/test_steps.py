@@ -105,4 +105,4 @@ def test_images_are_kept_by_turns(plan: Plan, tmp_path: Path) -> None:
     assert [path.name for path in sorted((tmp_path / "kept").iterdir())] == ["000.png", "001.png"]
     first = int(order_by_turns(plan.test.labels.values)[0])
     with Image.open(tmp_path / "kept" / "000.png") as kept:
-        assert np.array_equal(np.asarray(kept), np.asarray(plan.test.read(first)[0].image()))
+        assert np.array_equal(np.asarray(kept), np.asarray(plan.test.read(first)[0].to_pil()))

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrine.data.augment.mixup import Mixing
+from vitrine.data.augment.mixup import mixup_batch
 from vitrine.data.batch import Batch
+from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig
@@ -23,7 +24,7 @@ def build_batch(labels: Tensor, step: int = 3) -> Batch:
     return Batch(images, labels, torch.arange(len(labels)), step)
 
 
-def build_objective(config: SupervisedConfig = SOFTMAX, mixing: Mixing | None = None) -> Supervised:
+def build_objective(config: SupervisedConfig = SOFTMAX, mixing: MixupConfig | None = None) -> Supervised:
     torch.manual_seed(0)
     model = build_model("ViT-Ti/8", width=16, depth=1, num_heads=2, mlp_dim=32, image_size=16, num_classes=3)
     torch.nn.init.normal_(model.head.weight)
@@ -73,10 +74,10 @@ def test_it_normalises_and_means_over_the_batch() -> None:
 
 
 def test_mixing_is_for_training() -> None:
-    mixing = Mixing(mixup=1.0)
+    mixing = MixupConfig(mixup=1.0)
     batch = build_batch(torch.tensor([0, 2, 1, 1]))
     objective, plain = build_objective(mixing=mixing), build_objective()
-    images, targets = mixing.mix(batch.image, batch.target, 3, seed=5, step=3)
+    images, targets = mixup_batch(batch.image, batch.target, mixing, 3, seed=5, step=3)
     logits = objective.encoder(images * 2 - 1)
     torch.testing.assert_close(objective(batch).loss, compute_losses(logits, targets, SOFTMAX).mean(), rtol=1e-5, atol=1e-6)
     assert not torch.equal(objective(batch).loss, objective(build_batch(batch.target, step=4)).loss)

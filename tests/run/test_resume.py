@@ -26,7 +26,7 @@ from tests.formats import cases
 from tests.ranks import open_meeting
 from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, write_data
 from vitrine.core.console import VitrineWarning
-from vitrine.data.augment.mixup import Mixing
+from vitrine.data.config import MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.settings import ModelSettings
@@ -288,7 +288,7 @@ def run_interrupted(recipe: Recipe, out: Path, step: int, number: int = signal.S
 VARIANTS: dict[str, tuple[dict[str, Any], int]] = {
     "in mid-epoch": ({}, 7),
     "layers at their rates": ({"optim": {"kind": "sgd", "layer_decay": 0.5, "frozen_blocks": 1}, "polyak_factor": 0.5}, 5),
-    "mixed, in parts": ({"mixing": Mixing(mixup=0.4), "machine": MachineConfig(accumulation_steps=2)}, 5),
+    "mixed, in parts": ({"mixing": MixupConfig(mixup=0.4), "machine": MachineConfig(accumulation_steps=2)}, 5),
     "masked patches": ({"objective": "masked-patches", "polyak_factor": 0.5, "model": {"patch_size": 2}}, 5),
     "dropped last batches": ({"loader": {"last": "drop"}, "optim": {"decay": "rsqrt", "cooldown_steps": 4}}, 6),
 }

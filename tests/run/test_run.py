@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from tests.formats import cases
 from vitrine.core.console import VitrineWarning
 from vitrine.core.runtime import Runtime
-from vitrine.data.augment.mixup import Mixing
 from vitrine.data.augment.transforms import TrainTransform
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.data.loader import Loader
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.formats.load import load_checkpoint
@@ -308,7 +307,7 @@ def test_epochs_are_turned_into_steps(source: str, tmp_path: Path) -> None:
     "changes",
     [
         {"evaluation": EvaluationConfig(num_times=1, few_shot=2), "report": ReportConfig(tensorboard=True)},
-        {"mixing": Mixing(mixup=0.5), "machine": MachineConfig(accumulation_steps=4, gradient_checkpointing=True)},
+        {"mixing": MixupConfig(mixup=0.5), "machine": MachineConfig(accumulation_steps=4, gradient_checkpointing=True)},
         {"machine": MachineConfig(precision="bfloat16"), "polyak_factor": 0.9},
         {"loader": LoaderConfig(batch_size=50, last="keep", num_workers=0), "optim": OptimConfig(kind="sgd", frozen_blocks=1)},
         {"supervised": {"loss": "sigmoid"}, "model": {"head_bias": -3.0, "hidden_head": True}, "data": {"held_out": 0.2}},
@@ -475,7 +474,7 @@ def test_images_that_cannot_be_read_are_an_error_or_skipped(tmp_path: Path) -> N
 )
 def test_a_batch_has_to_be_divisible_among_all(world_size: int, parts: int, mixed: bool, unit: int, source: str) -> None:
     recipe = make_recipe(
-        source, machine=MachineConfig(accumulation_steps=parts), mixing=Mixing(mixup=0.5) if mixed else Mixing()
+        source, machine=MachineConfig(accumulation_steps=parts), mixing=MixupConfig(mixup=0.5) if mixed else MixupConfig()
     )
     with pytest.raises(ValueError, match=rf"^loader.batch_size=16 must be a multiple of {unit}: {world_size} processes"):
         require_divisible(recipe, Runtime(torch.device("cpu"), 0, world_size))

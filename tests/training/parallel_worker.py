@@ -19,10 +19,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from vitrine.core.runtime import Runtime, start_runtime
-from vitrine.data.augment.mixup import Mixing
 from vitrine.data.augment.transforms import EvalTransform, TrainTransform
 from vitrine.data.batch import Batch
-from vitrine.data.config import AugmentConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, LoaderConfig, MixupConfig
 from vitrine.data.loader import Loader
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.source import ArraySource, Labels
@@ -105,7 +104,7 @@ class Running:
         self.objective = (
             MaskedPatches(model, self.preprocessing, MaskedPatchesConfig(), seed=1)
             if case.is_masked
-            else kind(model, self.preprocessing, SupervisedConfig(), Mixing(mixup=0.3), seed=1)
+            else kind(model, self.preprocessing, SupervisedConfig(), MixupConfig(mixup=0.3), seed=1)
         )
         freeze(self.objective, case.optim)
         machine = MachineConfig(sharding=case.sharding, accumulation_steps=case.accumulation_steps, precision=case.precision)

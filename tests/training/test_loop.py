@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from tests.filling import fill_randomly
 from vitrine.core.runtime import Runtime
-from vitrine.data.augment.mixup import Mixing
 from vitrine.data.batch import Batch
+from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig
@@ -56,7 +56,9 @@ def draw_batches(start: int = 0, num_images: int = 8) -> Iterator[Batch]:
         start += 1
 
 
-def build_state(optim: OptimConfig, *, factor: float | None = None, mixing: Mixing | None = None, **changes: Any) -> TrainState:
+def build_state(
+    optim: OptimConfig, *, factor: float | None = None, mixing: MixupConfig | None = None, **changes: Any
+) -> TrainState:
     objective = Supervised(build_network(**changes), PREPROCESSING, SupervisedConfig(), mixing)
     return TrainState(objective, build_optimizer(objective, optim), None if factor is None else WeightEma(objective, factor))
 
@@ -182,7 +184,7 @@ def test_parts_of_a_batch_are_as_good_as_the_whole(num_parts: int, plain: PlainL
 def test_mixed_images_keep_their_partners_in_parts() -> None:
     losses = []
     for num_parts in (1, 4):
-        state = build_state(OPTIM, mixing=Mixing(mixup=0.5, cutmix=0.5))
+        state = build_state(OPTIM, mixing=MixupConfig(mixup=0.5, cutmix=0.5))
         losses.append(pick(run(state, OPTIM, machine=MachineConfig(accumulation_steps=num_parts)), "loss"))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 

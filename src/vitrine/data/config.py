@@ -1,4 +1,4 @@
-"""What a run reads and what it does to images, as frozen dataclasses. No torch here."""
+"""Configs of the data: DataConfig, AugmentConfig, MixupConfig, LoaderConfig. No torch here."""
 
 import re
 from dataclasses import dataclass
@@ -13,115 +13,120 @@ LastBatch = Literal["wrap", "drop", "keep"]
 TrainInterpolation = Literal["bilinear", "bicubic"]
 EraseFill = Literal["noise", "grey"]
 
-
-# Of a subset. What has neither a point nor a percent sign counts images: 1 is one of them, 1.0 is all.
+# Amounts of a subset. Without a point or a percent sign it is a number of images: 1 is one image, 1.0 is all of them.
 COUNT = re.compile(r"[0-9]{1,15}")
-SHARE = re.compile(r"[0-9]{1,15}%|[0-9]{0,15}\.[0-9]{1,30}%?|[0-9](\.[0-9]{1,30})?e-[0-9]{1,3}%?")
+FRACTION = re.compile(r"[0-9]{1,15}%|[0-9]{0,15}\.[0-9]{1,30}%?|[0-9](\.[0-9]{1,30})?e-[0-9]{1,3}%?")
 
-MAX_MAGNITUDE = 100.0  # of RandAugment, whose scale ends at 10; released models went to 20
+MAX_MAGNITUDE = 100.0  # RandAugment's scale ends at 10; released models went up to 20
+
+# NumPy's Beta distribution breaks down outside these bounds, which lie far beyond useful values.
+MIN_ALPHA, MAX_ALPHA = 1e-3, 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which images."""
+    """Training images."""
 
     source: str = "shapes"
-    """A folder, file, hf://datasets/org/name, or a built-in name."""
+    """Folder, file, hf://datasets/org/name, or built-in dataset."""
     split: str | None = None
-    """As train; None: train where the data is divided, all of it where it is not."""
+    """Split to train on, e.g. train (default: train if the data has splits, else all images)."""
     subset: str = "all"
-    """As 10%, 0.1, 500, and of each class 10%/class or 5/class. Smaller subsets lie within larger ones."""
+    """Subset, e.g. 10%, 0.1 or 500; 10%/class or 5/class for each class. Smaller subsets lie within larger ones."""
     subset_seed: int = 0
-    """Another one gives another subset."""
+    """Random seed of the subset."""
     exclude: Path | None = None
-    """A text file with one name per line, as `vitrine data check` writes: images to leave out."""
+    """Text file with one image name per line to leave out, e.g. written by `vitrine data check`."""
     held_out: float = 0.0
-    """Share that is kept out of training, to choose settings on."""
+    """Fraction of the images held out of training, to choose settings on."""
     bad_images: BadImages = "error"
-    """What to do with an image that cannot be read: stop and name it, or go on without it and count it."""
+    """Images that cannot be read: stop with an error, or skip and count them."""
     in_memory: bool = False
-    """Decode once and hold the pixels in memory; for images of one small size."""
+    """Decode once and keep the pixels in memory; for small images of one size."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         Subset.parse(self.subset)
         if not isinstance(self.exclude, Path | None):
-            raise ValueError(f"exclude={self.exclude!r} must be a Path, to a text file of names.")
+            raise ValueError(f"exclude={self.exclude!r} must be the Path of a text file of image names.")
         if not 0 <= self.held_out < 1:
-            raise ValueError(f"held_out={self.held_out} must be at least 0 and below 1, as 0.1 for a tenth.")
+            raise ValueError(f"held_out={self.held_out} must be at least 0 and below 1, e.g. 0.1 for a tenth.")
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Some of the images: a share or a number, of all or of each class."""
+    """Parsed `DataConfig.subset`: a fraction or a number of images, of the whole or of each class."""
 
     amount: float | int
-    """A float is a share, above 0 and at most 1; an int a number of images."""
+    """A float is a fraction, above 0 and at most 1; an int is a number of images."""
     per_class: bool
 
     @classmethod
     def parse(cls, text: str) -> "Subset":
+        """Parse e.g. 10%, 0.1, 500, 5/class or all."""
         if not isinstance(text, str):
-            raise ValueError(f"subset={text!r} must be text, as '10%' or '500': put it in quotes.")
-        number, slash, of = text.strip().partition("/")
+            raise ValueError(f"subset={text!r} must be text, e.g. '10%' or '500': put it in quotes.")
+        number, slash, unit = text.strip().partition("/")
         if number == "all" and not slash:
             return cls(1.0, False)
         amount = parse_amount(number)
-        if amount is None or (slash and of != "class"):
+        if amount is None or (slash and unit != "class"):
             raise ValueError(
-                f"subset={text!r} must be a share, as 10% or 0.1, or a number of images, as 500, with /class behind it for so "
-                "many of each class, or all."
+                f"subset={text!r} must be all, a fraction, e.g. 10% or 0.1, or a number of images, e.g. 500; append /class to "
+                "take that many of each class."
             )
         return cls(amount, bool(slash))
 
 
 def parse_amount(text: str) -> float | int | None:
-    """10%, 0.1 and 1e-3 are shares, 500 is a number; None: neither."""
+    """Parse 10%, 0.1 or 1e-3 as a fraction and 500 as a number of images; None if the text is neither."""
     if COUNT.fullmatch(text):
         return int(text) or None
-    if not SHARE.fullmatch(text):
+    if not FRACTION.fullmatch(text):
         return None
-    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    return share if 0 < share <= 1 else None
+    fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    return fraction if 0 < fraction <= 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """What is done to training images. The size they get comes with the model."""
+    """Augmentation of training images. Their final size comes from the model."""
 
     crop: CropKind = "inception"
-    """A random part of random shape (inception), resized; the image resized to a square, and a random part of that (random);
-    the image at its size, moved by up to `padding` pixels (pad); as in evaluation (none)."""
+    """Crop: random area and aspect ratio, resized (inception); resize to a square, then a random window (random); pad by
+    `padding` pixels, then a random window (pad); centre crop as in evaluation (none)."""
     crop_area: tuple[float, float] = (0.05, 1.0)
-    """Least and largest share of the image in an inception crop."""
+    """Smallest and largest fraction of the image's area in an inception crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Least and largest width by height of it."""
+    """Smallest and largest aspect ratio (width / height) of an inception crop."""
     resize: int | None = None
-    """Side of the square before a random crop; None: 8/7 of the size, as 256 for 224."""
+    """Side of the square before a random crop (default: 8/7 of the image size, e.g. 256 for 224)."""
     padding: int = 4
-    """Black pixels around the image before a pad crop."""
+    """Black pixels on each side before a pad crop."""
     interpolation: TrainInterpolation = "bilinear"
+    """Interpolation when resizing."""
     flip: bool = True
-    """Left and right swapped in half of the images."""
+    """Flip half of the images left to right."""
     rand_augment_ops: int = 0
-    """How many operations of RandAugment each image gets; 0: none."""
+    """Number of RandAugment operations per image; 0: off."""
     rand_augment_magnitude: float = 10.0
-    """Strength of each, of 10; released models had up to 20."""
+    """Magnitude of the RandAugment operations, on a scale of 10; released models used up to 20."""
     erase_rate: float = 0.0
-    """Share of images with a random rectangle erased."""
+    """Fraction of images with a random rectangle erased."""
     erase_fill: EraseFill = "noise"
+    """Content of erased rectangles."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         require_at_least(self, 0, "padding", "rand_augment_ops")
         if not is_range(self.crop_area) or self.crop_area[1] > 1:
-            raise ValueError(f"crop_area={self.crop_area!r} must be two shares, the smaller first, above 0 and at most 1.")
+            raise ValueError(f"crop_area={self.crop_area!r} must be two fractions, the smaller first, above 0 and at most 1.")
         if not is_range(self.crop_ratio):
             raise ValueError(f"crop_ratio={self.crop_ratio!r} must be two numbers above 0, the smaller first.")
         if self.resize is not None and self.resize < 1:
             raise ValueError(f"resize={self.resize} must be at least 1.")
         if self.resize is not None and self.crop != "random":
-            raise ValueError(f"resize={self.resize} belongs to crop='random', and crop is {self.crop!r}: leave it out.")
+            raise ValueError(f"resize={self.resize} has no effect with crop={self.crop!r}: remove it, or use crop='random'.")
         if not 0 <= self.rand_augment_magnitude <= MAX_MAGNITUDE:
             raise ValueError(f"rand_augment_magnitude={self.rand_augment_magnitude} must be between 0 and {MAX_MAGNITUDE:g}.")
         if not 0 <= self.erase_rate <= 1:
@@ -129,17 +134,37 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixupConfig:
+    """Mixup and CutMix of training batches. With both on, each batch gets one of them, with equal probability."""
+
+    mixup: float = 0.0
+    """Alpha of mixup's Beta distribution; 0: off."""
+    cutmix: float = 0.0
+    """Alpha of CutMix's Beta distribution; 0: off."""
+
+    def __post_init__(self) -> None:
+        require_field_types(self)
+        for name, alpha in (("mixup", self.mixup), ("cutmix", self.cutmix)):
+            if alpha != 0 and not MIN_ALPHA <= alpha <= MAX_ALPHA:
+                raise ValueError(f"{name}={alpha} must be 0 (off) or between {MIN_ALPHA} and {MAX_ALPHA:g}, e.g. 0.2.")
+
+    @property
+    def is_on(self) -> bool:
+        return self.mixup > 0 or self.cutmix > 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """How images become batches."""
+    """Batches and the processes that load them."""
 
     batch_size: int = 256
-    """Of all processes together."""
+    """Global batch size, over all processes."""
     last: LastBatch = "wrap"
-    """A last batch that is not full goes on into the next epoch (wrap), is left out (drop) or stays small (keep)."""
+    """Incomplete last batch of an epoch: fill it from the next epoch (wrap), drop it, or keep it small."""
     num_workers: int | None = None
-    """Processes that read images; None: none for images in memory, else one for each processor, up to 8."""
+    """Worker processes that load images (default: 0 for images in memory, else one per CPU, at most 8)."""
     prefetch: int = 2
-    """Batches that each of them makes ahead."""
+    """Batches that each worker prepares ahead."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -149,6 +174,7 @@ class LoaderConfig:
 
 
 def is_range(values: object) -> bool:
+    """Return whether a value is a tuple of two positive numbers, the smaller first."""
     return (
         isinstance(values, tuple)
         and len(values) == 2

@@ -216,7 +216,7 @@ class LazyImage:
         self.opened = None
         return image
 
-    def image(self, num_channels: int = 3) -> Image.Image:
+    def to_pil(self, num_channels: int = 3) -> Image.Image:
         """The whole of it for Pillow: upright, "RGB" or "L"."""
         require_channels(num_channels)
         if isinstance(self.content, np.ndarray):
@@ -225,7 +225,7 @@ class LazyImage:
         with self.signed():
             return convert_image(self.open(), num_channels, self.name)
 
-    def pixels(self, num_channels: int = 3, box: Box | None = None, at_least: tuple[int, int] | None = None) -> np.ndarray:
+    def to_numpy(self, num_channels: int = 3, box: Box | None = None, at_least: tuple[int, int] | None = None) -> np.ndarray:
         """The pixels within the box (H, W, C).
 
         Where the box is going to be shrunk to `at_least` (height, width), a JPEG may be decoded at a half, a quarter or an

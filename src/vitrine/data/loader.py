@@ -178,7 +178,7 @@ class StepDataset(Dataset[Batch | Exception]):
             return error  # raised by the loader: from a worker, torch would wrap the sentence in its traceback
 
     def make_batch(self, step: int) -> Batch:
-        draws = self.order.locate(step)
+        draws = self.order.batch_at(step)
         block = self.source.read_block(draws.indices)
         if block is not None:
             return self.assemble(step, self.transform(block, draws), draws)

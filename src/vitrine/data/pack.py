@@ -113,9 +113,9 @@ def shrink(image: LazyImage, size: int, num_channels: int) -> np.ndarray:
     """Pixels (H, W, C) with the short side at most `size`, the aspect kept."""
     short = min(image.height, image.width)
     if short <= size:
-        return np.ascontiguousarray(image.pixels(num_channels))
+        return np.ascontiguousarray(image.to_numpy(num_channels))
     height, width = (max(1, round(side * size / short)) for side in (image.height, image.width))
-    pixels = image.pixels(num_channels, at_least=(height, width))
+    pixels = image.to_numpy(num_channels, at_least=(height, width))
     whole = Image.fromarray(pixels[..., 0] if num_channels == 1 else pixels)
     return np.asarray(whole.resize((width, height), Image.Resampling.BICUBIC)).reshape(height, width, num_channels)
 

@@ -134,7 +134,7 @@ class StepSampler:
         full, rest = divmod(self.num_images, self.batch_size)
         return full + (rest > 0 and self.last != "drop")
 
-    def locate(self, step: int) -> SampleRng:
+    def batch_at(self, step: int) -> SampleRng:
         """The samples of this rank at a step, each with its epoch and its index."""
         epochs, positions = self.locate_batch(step)
         mine = slice(*self.bounds(len(positions)))

@@ -95,7 +95,7 @@ def hold_in_memory(source: Source, bad_images: BadImages = "error") -> Source:
         return source
     pixels = np.zeros((0, 0, 0, 3), dtype=np.uint8)
     good = []
-    for index, image in read_all(source, LazyImage.pixels, bad_images):
+    for index, image in read_all(source, LazyImage.to_numpy, bad_images):
         if not good:
             pixels = reserve(len(source), image.shape[:2])
         if image.shape != pixels.shape[1:]:

@@ -140,7 +140,7 @@ def keep_images(source: Source, folder: Path, count: int) -> None:
     """The first of each class, then the second, and so on, as PNG, reduced where they are large."""
     make_folder(folder)
     for number, index in enumerate(order_by_turns(source.labels.values)[: min(count, NUM_KEPT)]):
-        image = source.read(int(index))[0].image()
+        image = source.read(int(index))[0].to_pil()
         image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
         with atomic_file(folder / f"{number:03d}.png") as partial:
             image.save(partial, format="PNG")

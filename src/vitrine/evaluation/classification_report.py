@@ -235,7 +235,7 @@ def draw_sure_mistakes(judged: EvaluationResult, mistakes: TopK, path: Path) -> 
     """As the model saw them."""
     images, titles = [], []
     for row, index in enumerate(mistakes.index.tolist()):
-        pixels = judged.checkpoint.preprocessing.prepare(judged.source.read(index)[0].image())  # (C, H, W)
+        pixels = judged.checkpoint.preprocessing.prepare(judged.source.read(index)[0].to_pil())  # (C, H, W)
         images.append(pixels.permute(1, 2, 0).numpy())
         answer = judged.source.class_names[int(mistakes.classes[row, 0])]
         titles.append((f"{mistakes.probabilities[row, 0]:.0%} {answer}", judged.name_labels(index)))

@@ -114,7 +114,7 @@ def predict_files(
 def explain(source: Source, index: int) -> str:
     """Why an image could not be read: it is tried again, since other processes keep their reasons to themselves."""
     try:
-        source.read(index)[0].image()
+        source.read(index)[0].to_pil()
     except BadImage as error:
         return " ".join(str(error).split())
     return "it could not be read at first, and can be now"

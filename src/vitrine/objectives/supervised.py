@@ -6,8 +6,9 @@ Letters: B images, K classes.
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.augment.mixup import Mixing, to_rows
+from vitrine.data.augment.mixup import mixup_batch, one_hot_targets
 from vitrine.data.batch import Batch, match_labels
+from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.model import Model
 from vitrine.objectives.config import SupervisedConfig
@@ -18,7 +19,12 @@ class Supervised(Objective):
     """Cross-entropy of the model's logits, over batches of raw pixels, which are mixed and normalised here."""
 
     def __init__(
-        self, model: Model, preprocessing: Preprocessing, config: SupervisedConfig, mixing: Mixing | None = None, seed: int = 0
+        self,
+        model: Model,
+        preprocessing: Preprocessing,
+        config: SupervisedConfig,
+        mixing: MixupConfig | None = None,
+        seed: int = 0,
     ) -> None:
         """`mixing` is done in training only, with shares that are a function of the seed and the step."""
         super().__init__(model, preprocessing)
@@ -30,7 +36,7 @@ class Supervised(Objective):
         images, targets = batch.image, batch.target
         if self.training and self.mixing is not None:
             num_classes = self.encoder.config.num_classes
-            images, targets = self.mixing.mix(images, targets, num_classes, seed=self.seed, step=batch.step)
+            images, targets = mixup_batch(images, targets, self.mixing, num_classes, seed=self.seed, step=batch.step)
         logits = self.classify(images)  # (B, K)
         loss = compute_losses(logits, targets, self.config).mean()
         return LossOutput(loss, {"accuracy": compute_hits(logits, batch.target).float().mean().detach()})
@@ -41,7 +47,7 @@ def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) ->
     logits = logits.float()  # half precision loses the small differences that the loss is about
     if config.loss == "softmax":
         return F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing, reduction="none")
-    rows = to_rows(targets, logits.shape[1])
+    rows = one_hot_targets(targets, logits.shape[1])
     # The sum over classes, as in big_vision; torch's mean would depend on how many there are.
     return F.binary_cross_entropy_with_logits(logits, rows.to(logits.dtype), reduction="none").sum(dim=1)
 

@@ -10,8 +10,7 @@ Fine-tuning for anyone's folder of images on a laptop: not in the paper, whose 3
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrine.data.augment.mixup import Mixing
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.recipe import Recipe, with_changes
 from vitrine.training.config import MachineConfig, OptimConfig
@@ -213,7 +212,7 @@ def hyperrule(transfer: FinetuneTask) -> Recipe:
         data=DataConfig(source=transfer.source),
         loader=LoaderConfig(batch_size=512),
         augment=AugmentConfig(crop="random", resize=resize, flip=True),
-        mixing=Mixing(mixup=0.0 if is_few else 0.1),
+        mixing=MixupConfig(mixup=0.0 if is_few else 0.1),
         optim=OptimConfig(
             kind="sgd",
             learning_rate=0.003,

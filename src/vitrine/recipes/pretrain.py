@@ -12,8 +12,7 @@ its rule for fine-tuning, by which that paper's ResNets were tuned as well (appe
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrine.data.augment.mixup import Mixing
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
+from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import LossKind, SupervisedConfig
@@ -223,7 +222,7 @@ def imagenet_vit_s16() -> Recipe:
         augment=AugmentConfig(
             crop="inception", crop_area=(0.05, 1.0), flip=True, rand_augment_ops=2, rand_augment_magnitude=10.0
         ),
-        mixing=Mixing(mixup=0.2),
+        mixing=MixupConfig(mixup=0.2),
         optim=OptimConfig(
             kind="adamw",
             learning_rate=1e-3,

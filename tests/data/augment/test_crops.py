@@ -393,7 +393,7 @@ def test_halving_is_the_closed_form() -> None:
 def test_channels_are_fitted_first(side: int, stored: int, wanted: int) -> None:
     block, boxes = build_block(6, (side, side), stored), draw_boxes(6, (side, side))
     mode = "RGB" if wanted == 3 else "L"
-    fitted = [np.asarray(LazyImage(image, "an image").image(stored).convert(mode)) for image in block]
+    fitted = [np.asarray(LazyImage(image, "an image").to_pil(stored).convert(mode)) for image in block]
     expected = resize_all_by_pillow(np.stack(fitted).reshape(6, side, side, wanted), boxes, (24, 20), "bilinear")
     assert compare(resample_block(block, boxes, (24, 20), "bilinear", wanted), expected).max() <= 2
     assert compare(resample_images(wrap(block), boxes, (24, 20), "bilinear", wanted), expected).max() <= 2
@@ -516,7 +516,7 @@ def test_a_jpeg_read_at_a_part_of_its_size_is_the_same_picture(side: int) -> Non
 )
 @pytest.mark.parametrize("side", [400, 100, 50])
 def test_a_box_that_is_not_at_the_edge_of_blocks_moves_by_half_a_pixel_at_most(box: Box, side: int) -> None:
-    """The promise of LazyImage.pixels; one level more for the filters."""
+    """The promise of LazyImage.to_numpy; one level more for the filters."""
     given, expected = read_both(build_jpeg((805, 1001)), box, (side, side))
     assert np.abs(given - expected).mean() < compute_half_pixel_difference(expected) + 1.0
 
@@ -524,8 +524,8 @@ def test_a_box_that_is_not_at_the_edge_of_blocks_moves_by_half_a_pixel_at_most(b
 def test_edges_are_scaled_as_the_decoder_scales() -> None:
     """At an eighth, pixel k covers 8k to 8k + 8, also where the width is no multiple of 8 and the last pixel is cut short."""
     content = build_jpeg((805, 1001), num_channels=1)
-    assert LazyImage(content, "a photograph").pixels(1, (0, 0, 800, 800), (90, 90)).shape == (100, 100, 1)
-    assert LazyImage(content, "a photograph").pixels(1, (0, 0, 800, 992), (90, 90)).shape == (100, 124, 1)
+    assert LazyImage(content, "a photograph").to_numpy(1, (0, 0, 800, 800), (90, 90)).shape == (100, 100, 1)
+    assert LazyImage(content, "a photograph").to_numpy(1, (0, 0, 800, 992), (90, 90)).shape == (100, 124, 1)
 
 
 @given(st.data())
@@ -536,13 +536,13 @@ def test_a_box_stays_as_large_as_it_is_needed(data: st.DataObject) -> None:
     tall, wide = data.draw(st.integers(2 * needed, height)), data.draw(st.integers(2 * needed, width))
     file = io.BytesIO()
     Image.new("L", (width, height)).save(file, "JPEG")
-    pixels = LazyImage(file.getvalue(), "a photograph").pixels(1, (0, 0, tall, wide), (needed, needed))
+    pixels = LazyImage(file.getvalue(), "a photograph").to_numpy(1, (0, 0, tall, wide), (needed, needed))
     assert min(pixels.shape[:2]) >= needed
 
 
 def test_a_box_of_37_pixels_is_not_read_as_9_where_10_are_needed() -> None:
     """One that `test_a_box_stays_as_large_as_it_is_needed` may or may not come upon."""
-    pixels = LazyImage(build_jpeg((40, 40), num_channels=1), "a photograph").pixels(1, (0, 0, 37, 37), (10, 10))
+    pixels = LazyImage(build_jpeg((40, 40), num_channels=1), "a photograph").to_numpy(1, (0, 0, 37, 37), (10, 10))
     assert min(pixels.shape[:2]) >= 10
 
 
@@ -554,7 +554,7 @@ def test_an_image_can_be_read_again() -> None:
     first = resample_images([image], np.array(boxes[:1]), (32, 32), "bilinear", 3)
     np.testing.assert_array_equal(first, resample_images([image], np.array(boxes[:1]), (32, 32), "bilinear", 3))
     assert (image.height, image.width) == (400, 600)
-    np.testing.assert_array_equal(image.pixels(3), fresh.pixels(3))
+    np.testing.assert_array_equal(image.to_numpy(3), fresh.to_numpy(3))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -11,10 +11,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitrine.data.augment.mixup import Mixing
+from vitrine.data.augment.mixup import mixup_batch
+from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import Preprocessing
 
-MIXUP, CUTMIX, BOTH = Mixing(mixup=0.4), Mixing(cutmix=1.0), Mixing(mixup=0.8, cutmix=1.0)
+MIXUP, CUTMIX, BOTH = MixupConfig(mixup=0.4), MixupConfig(cutmix=1.0), MixupConfig(mixup=0.8, cutmix=1.0)
 K = 7
 
 
@@ -25,17 +26,19 @@ def build_batch(num_images: int = 8, size: tuple[int, int] = (12, 10), seed: int
     return images, torch.arange(num_images) % K
 
 
-def find_shares(mixing: Mixing, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
+def find_shares(mixing: MixupConfig, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
     """The image's own share in each step, read off its target."""
     images, classes = torch.zeros(2, 1, *size), torch.tensor([0, 1])
-    return np.array([mixing.mix(images, classes, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)])
+    return np.array(
+        [mixup_batch(images, classes, mixing, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)]
+    )
 
 
 def test_mixup_is_the_formula_for_both_partners() -> None:
     images, classes = build_batch()
     partners = [1, 0, 3, 2, 5, 4, 7, 6]
     for step in range(5):
-        mixed, targets = MIXUP.mix(images, classes, K, seed=3, step=step)
+        mixed, targets = mixup_batch(images, classes, MIXUP, K, seed=3, step=step)
         share = targets[0, 0].double()
         assert 0.5 <= share <= 1
         floats = images.double() / 255
@@ -51,7 +54,7 @@ def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
     images[::2], images[1::2] = 10, 200
     num_empty = 0
     for step in range(60):
-        mixed, targets = CUTMIX.mix(images, classes, K, seed=0, step=step)
+        mixed, targets = mixup_batch(images, classes, CUTMIX, K, seed=0, step=step)
         assert mixed.dtype == torch.uint8
         is_pasted = mixed != images
         assert (is_pasted == is_pasted[0, 0]).all()  # the same box in all
@@ -68,7 +71,7 @@ def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
 
 @pytest.mark.parametrize("alpha", [0.2, 5.0])
 def test_mixups_share_is_the_larger_part_of_a_beta_draw(alpha: float) -> None:
-    shares = find_shares(Mixing(mixup=alpha), 600)
+    shares = find_shares(MixupConfig(mixup=alpha), 600)
     beta = stats.beta(alpha, alpha)
     # P(max(a, 1 - a) <= s) = F(s) - F(1 - s); float32 shares at 1 are compared as they are.
     assert stats.kstest(shares, lambda s: np.where(s < 0.5, 0, beta.cdf(s) - beta.cdf(1 - s))).pvalue > 1e-3
@@ -80,7 +83,7 @@ def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
     images[1] = 1
     seen, middles = [], []
     for step in range(700):
-        inside = Mixing(cutmix=alpha).mix(images, classes, 2, seed=1, step=step)[0][0, 0].bool()
+        inside = mixup_batch(images, classes, MixupConfig(cutmix=alpha), 2, seed=1, step=step)[0][0, 0].bool()
         rows, columns = inside.any(dim=1).nonzero(), inside.any(dim=0).nonzero()
         if len(rows) == 0:
             continue
@@ -100,35 +103,36 @@ def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
 @pytest.mark.parametrize("num_images", [8, 9])
-def test_parts_of_a_batch_are_mixed_as_in_the_whole(mixing: Mixing, num_images: int) -> None:
+def test_parts_of_a_batch_are_mixed_as_in_the_whole(mixing: MixupConfig, num_images: int) -> None:
     images, classes = build_batch(num_images)
     for step in range(8):
-        whole = mixing.mix(images, classes, K, seed=5, step=step)
+        whole = mixup_batch(images, classes, mixing, K, seed=5, step=step)
         parts = [
-            mixing.mix(images[part], classes[part], K, seed=5, step=step) for part in (slice(0, 2), slice(2, 6), slice(6, None))
+            mixup_batch(images[part], classes[part], mixing, K, seed=5, step=step)
+            for part in (slice(0, 2), slice(2, 6), slice(6, None))
         ]
         for index in (0, 1):
             assert torch.equal(torch.cat([part[index] for part in parts]), whole[index])
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
-def test_the_last_of_an_odd_batch_stays_itself(mixing: Mixing) -> None:
+def test_the_last_of_an_odd_batch_stays_itself(mixing: MixupConfig) -> None:
     images, classes = build_batch(5)
     floats = images.float() / 255
-    mixed, targets = mixing.mix(floats, classes, K, seed=0, step=0)
+    mixed, targets = mixup_batch(floats, classes, mixing, K, seed=0, step=0)
     assert torch.equal(mixed[4], floats[4])
     assert torch.equal(targets[4], torch.eye(K)[classes[4]])
     assert not torch.equal(mixed[3], floats[3])
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
-def test_the_same_step_gives_the_same_and_another_another(mixing: Mixing) -> None:
+def test_the_same_step_gives_the_same_and_another_another(mixing: MixupConfig) -> None:
     images, classes = build_batch(2, (64, 64))
     before = images.clone(), classes.clone()
     results = {}
     for seed, step in ((0, 0), (0, 1), (1, 0), (1, 1), (-1, 0), (2**63, 2**40)):
-        mixed, targets = mixing.mix(images, classes, K, seed=seed, step=step)
-        again, targets_again = mixing.mix(images, classes, K, seed=seed, step=step)
+        mixed, targets = mixup_batch(images, classes, mixing, K, seed=seed, step=step)
+        again, targets_again = mixup_batch(images, classes, mixing, K, seed=seed, step=step)
         assert torch.equal(mixed, again)
         assert torch.equal(targets, targets_again)
         results[seed, step] = mixed.double().sum().item(), targets[0, 0].item()
@@ -139,16 +143,16 @@ def test_the_same_step_gives_the_same_and_another_another(mixing: Mixing) -> Non
 
 def test_with_both_on_half_of_the_batches_get_either() -> None:
     images, classes = build_batch(2, (2, 2))
-    num_cutmix = sum(BOTH.mix(images, classes, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
+    num_cutmix = sum(mixup_batch(images, classes, BOTH, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
     assert stats.binomtest(num_cutmix, 600).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH, Mixing()], ids=["mixup", "cutmix", "both", "off"])
-def test_targets_sum_to_one(mixing: Mixing) -> None:
+@pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH, MixupConfig()], ids=["mixup", "cutmix", "both", "off"])
+def test_targets_sum_to_one(mixing: MixupConfig) -> None:
     images, classes = build_batch(8)
     classes[1] = classes[0]  # a pair of one class keeps exactly it
     for step in range(20):
-        targets = mixing.mix(images, classes, K, seed=0, step=step)[1]
+        targets = mixup_batch(images, classes, mixing, K, seed=0, step=step)[1]
         torch.testing.assert_close(targets.sum(dim=1), torch.ones(8), rtol=0, atol=1e-6)
         assert torch.equal(targets[:2], torch.eye(K)[classes[:2]])
         assert targets.min() >= 0
@@ -156,27 +160,27 @@ def test_targets_sum_to_one(mixing: Mixing) -> None:
 
 def test_off_leaves_images_and_gives_targets_as_rows() -> None:
     images, classes = build_batch()
-    mixed, targets = Mixing().mix(images, classes, K, seed=0, step=0)
+    mixed, targets = mixup_batch(images, classes, MixupConfig(), K, seed=0, step=0)
     assert mixed is images
     assert torch.equal(targets, torch.nn.functional.one_hot(classes, K).float())
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
-def test_several_labels_are_mixed_as_they_are(mixing: Mixing) -> None:
+def test_several_labels_are_mixed_as_they_are(mixing: MixupConfig) -> None:
     images, classes = build_batch(4)
     rows = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0.5]])
-    _, targets = mixing.mix(images, rows, 3, seed=0, step=2)
-    own = mixing.mix(images, classes, K, seed=0, step=2)[1][0, 0]
+    _, targets = mixup_batch(images, rows, mixing, 3, seed=0, step=2)
+    own = mixup_batch(images, classes, mixing, K, seed=0, step=2)[1][0, 0]
     torch.testing.assert_close(targets, own * rows + (1 - own) * rows[[1, 0, 3, 2]])
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.float64])
-def test_the_layout_in_memory_and_the_kind_of_float_stay(mixing: Mixing, dtype: torch.dtype) -> None:
+def test_the_layout_in_memory_and_the_kind_of_float_stay(mixing: MixupConfig, dtype: torch.dtype) -> None:
     images, classes = build_batch()
     images = images if dtype == torch.uint8 else (images / 255).to(dtype)
-    plain = mixing.mix(images, classes, K, seed=0, step=0)[0]
-    last = mixing.mix(images.contiguous(memory_format=torch.channels_last), classes, K, seed=0, step=0)[0]
+    plain = mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]
+    last = mixup_batch(images.contiguous(memory_format=torch.channels_last), classes, mixing, K, seed=0, step=0)[0]
     assert plain.is_contiguous()
     assert last.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(plain, last)
@@ -187,28 +191,28 @@ def test_mixing_bytes_then_normalising_is_mixing_what_was_normalised() -> None:
     images, classes = build_batch()
     normalise = Preprocessing(resize=None, crop=(12, 10), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)).normalise
     for mixing in (MIXUP, CUTMIX):
-        before = mixing.mix(normalise(images), classes, K, seed=0, step=0)[0]
-        torch.testing.assert_close(normalise(mixing.mix(images, classes, K, seed=0, step=0)[0]), before)
+        before = mixup_batch(normalise(images), classes, mixing, K, seed=0, step=0)[0]
+        torch.testing.assert_close(normalise(mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]), before)
 
 
 def test_nothing_waits_for_a_device() -> None:
     # Tensors on "meta" have no numbers, so any look at them would fail.
     images, classes = (tensor.to("meta") for tensor in build_batch())
     for mixing in (MIXUP, CUTMIX):
-        mixed, targets = mixing.mix(images, classes, K, seed=0, step=0)
+        mixed, targets = mixup_batch(images, classes, mixing, K, seed=0, step=0)
         assert (mixed.shape, targets.shape) == ((8, 3, 12, 10), (8, K))
         assert mixed.device.type == targets.device.type == "meta"
 
 
 def test_an_empty_batch_stays_empty() -> None:
     for mixing in (MIXUP, CUTMIX):
-        mixed, targets = mixing.mix(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), K, seed=0, step=0)
+        mixed, targets = mixup_batch(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), mixing, K, seed=0, step=0)
         assert (mixed.shape, targets.shape) == ((0, 3, 4, 4), (0, K))
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
 def test_shares_at_the_ends_of_the_range_are_numbers(alpha: float) -> None:
-    for mixing in (Mixing(mixup=alpha), Mixing(cutmix=alpha)):
+    for mixing in (MixupConfig(mixup=alpha), MixupConfig(cutmix=alpha)):
         shares = find_shares(mixing, 100, (8, 8))
         assert ((shares >= 0) & (shares <= 1)).all()
 
@@ -217,10 +221,10 @@ def test_shares_at_the_ends_of_the_range_are_numbers(alpha: float) -> None:
 def test_wrong_alphas(name: str) -> None:
     for alpha in (-0.1, 1e-9, 1e9):
         with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha} must be 0, for off, or 0.001 to 1000, as 0.2.')}$"):
-            Mixing(**{name: alpha})
+            MixupConfig(**{name: alpha})
     for alpha in (float("inf"), float("nan"), "0.2", True):
         with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha!r} must be a number.')}$"):
-            Mixing(**{name: alpha})
+            MixupConfig(**{name: alpha})
 
 
 @pytest.mark.parametrize(
@@ -239,9 +243,9 @@ def test_wrong_alphas(name: str) -> None:
 def test_wrong_batches(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"images": torch.zeros(4, 3, 5, 5), "targets": torch.zeros(4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=re.escape(message)):
-        BOTH.mix(**(arguments | change), num_classes=K, seed=0, step=0)
+        mixup_batch(**(arguments | change), config=BOTH, num_classes=K, seed=0, step=0)
 
 
 def test_a_configuration_can_hold_it_without_torch() -> None:
-    code = "import sys; from vitrine.data.augment.mixup import Mixing; Mixing(mixup=0.2); sys.exit('torch' in sys.modules)"
+    code = "import sys; from vitrine.data.config import MixupConfig; MixupConfig(mixup=0.2); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

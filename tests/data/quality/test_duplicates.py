@@ -144,7 +144,7 @@ def test_copies_of_photographs(assets: Path, cache: Path, tmp_path: Path) -> Non
     source = open_data(assets / "pets", "test")
     chosen = range(0, len(source), 10)
     for number in chosen:
-        image = source.read(number)[0].image()
+        image = source.read(number)[0].to_pil()
         place = tmp_path / "copies" / "all"
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{number:03}-compressed.jpg").write_bytes(encode(image, 50))

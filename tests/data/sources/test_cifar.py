@@ -53,11 +53,11 @@ def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
     np.testing.assert_array_equal(source.pixels, TRAIN)
     assert source.pixels.flags.c_contiguous
     assert [source.read(index)[1] for index in range(10)] == list(TRAIN_LABELS)
-    np.testing.assert_array_equal(source.read(6)[0].pixels(), TRAIN[6])
+    np.testing.assert_array_equal(source.read(6)[0].to_numpy(), TRAIN[6])
     assert source.class_names == NAMES
     assert source.name(6) == "data_batch_*.bin[6]"
     assert source.files() == [folder / f"data_batch_{number}.bin" for number in range(1, 6)]
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(6)[0].pixels(), TRAIN[6])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(6)[0].to_numpy(), TRAIN[6])
     test = KIND.open(path, "test")
     np.testing.assert_array_equal(test.pixels, TEST)
     assert (test.labels[0], test.labels[1], test.name(1)) == (2, 1, "test_batch.bin[1]")

@@ -79,7 +79,7 @@ def source(data: DatasetHandle) -> Source:
 
 
 def read_pixels(source: Source, index: int) -> bytes:
-    return source.read(index)[0].pixels().tobytes()
+    return source.read(index)[0].to_numpy().tobytes()
 
 
 def list_some(source: Source) -> list[int]:
@@ -110,7 +110,7 @@ def test_every_image_has_pixels_and_a_label_among_the_classes(source: Source) ->
     assert len(source) >= 2
     for index in list_some(source):
         image, label = source.read(index)
-        pixels = image.pixels()
+        pixels = image.to_numpy()
         assert pixels.shape == (image.height, image.width, 3)
         assert pixels.dtype == np.uint8
         labels = label if source.labels.has_several else (label,)
@@ -150,7 +150,7 @@ def test_reading_twice_and_opening_twice_give_the_same(data: DatasetHandle) -> N
 
 def test_threads_read_what_is_read_one_by_one(source: Source) -> None:
     indices = np.arange(64) % len(source)
-    read = [pixels.tobytes() for _, pixels in read_all(SubsetSource(source, indices), LazyImage.pixels)]
+    read = [pixels.tobytes() for _, pixels in read_all(SubsetSource(source, indices), LazyImage.to_numpy)]
     assert read == [read_pixels(source, index) for index in indices.tolist()]
 
 
@@ -161,7 +161,7 @@ def test_a_block_holds_what_reading_gives(source: Source) -> None:
         pytest.skip("these images do not lie in memory with one size")
     assert block.shape[0] == len(indices)
     for row, index in enumerate(indices.tolist()):
-        np.testing.assert_array_equal(np.broadcast_to(block[row], (*block.shape[1:3], 3)), source.read(index)[0].pixels())
+        np.testing.assert_array_equal(np.broadcast_to(block[row], (*block.shape[1:3], 3)), source.read(index)[0].to_numpy())
 
 
 def test_it_can_be_sent_to_another_process_also_once_read(source: Source) -> None:

@@ -46,7 +46,7 @@ def test_splits_are_the_official_lists(flowers: Path) -> None:
         labels = scipy.io.loadmat(flowers / "imagelabels.mat")["labels"][0]
         assert [source.name(index) for index in range(len(source))] == [f"jpg/image_{number:05d}.jpg" for number in numbers]
         assert [source.class_names[label] for label in source.labels.values] == [str(labels[number - 1]) for number in numbers]
-        assert [source.read(index)[0].pixels()[0, 0, 0] for index in range(len(source))] == numbers.tolist()
+        assert [source.read(index)[0].to_numpy()[0, 0, 0] for index in range(len(source))] == numbers.tolist()
         assert source.class_names == tuple(map(str, range(1, 103)))
         assert source.files()[len(source) :] == [flowers / "imagelabels.mat", flowers / "setid.mat"]
 

@@ -62,7 +62,7 @@ def test_splits_with_class_folders(tmp_path: Path) -> None:
         for index in range(len(source)):
             image, label = source.read(index)
             expected = np.broadcast_to(np.uint8(list(COLOURS.values())[label]), (4, 6, 3))
-            np.testing.assert_array_equal(image.pixels(), expected)
+            np.testing.assert_array_equal(image.to_numpy(), expected)
         assert source.files() == [root / source.name(index) for index in range(len(source))]
 
 
@@ -307,6 +307,6 @@ def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: py
     packed = pickle.dumps(source)
     monkeypatch.chdir("/")
     again = pickle.loads(packed)
-    np.testing.assert_array_equal(again.read(4)[0].pixels(), source.read(4)[0].pixels())
+    np.testing.assert_array_equal(again.read(4)[0].to_numpy(), source.read(4)[0].to_numpy())
     assert (again.name(4), again.labels[4], again.class_names) == ("train/cat/001.png", 1, source.class_names)
     assert all(path.is_absolute() and path.exists() for path in again.files())

@@ -39,7 +39,7 @@ def require_train(source: ArraySource) -> None:
     assert len(source) == 6
     np.testing.assert_array_equal(source.pixels, IMAGES["train"][..., None])
     assert [source.read(index)[1] for index in range(6)] == LABELS["train"].tolist()
-    np.testing.assert_array_equal(source.read(4)[0].pixels(1), IMAGES["train"][4][..., None])
+    np.testing.assert_array_equal(source.read(4)[0].to_numpy(1), IMAGES["train"][4][..., None])
 
 
 @pytest.mark.parametrize(

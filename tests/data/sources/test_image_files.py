@@ -50,7 +50,7 @@ def test_images_come_in_the_order_given_with_their_labels(tmp_path: Path) -> Non
         image, label = source.read(index)
         assert (image.name, label) == (path, [1, 0, 1][index])
         assert source.fetch(index) == (tmp_path / path).read_bytes()
-        np.testing.assert_array_equal(image.pixels(), np.full((2, 3, 3), [index, 0, 0]))
+        np.testing.assert_array_equal(image.to_numpy(), np.full((2, 3, 3), [index, 0, 0]))
 
 
 def test_files_are_absolute_wherever_the_process_goes_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_files_are_absolute_wherever_the_process_goes_afterwards(tmp_path: Path,
     source = open_files(Path("data"))
     monkeypatch.chdir("/")
     assert source.files() == [tmp_path / "data" / path for path in PATHS]
-    assert source.read(1)[0].pixels()[0, 0].tolist() == [1, 0, 0]
+    assert source.read(1)[0].to_numpy()[0, 0].tolist() == [1, 0, 0]
 
 
 def test_it_can_be_sent_to_another_process_in_few_bytes(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_files_come_in_the_order_given_without_labels(tmp_path: Path) -> None:
         image, label = source.read(index)
         assert (image.name, label) == (str(file), ())
         assert source.fetch(index) == file.read_bytes()
-        np.testing.assert_array_equal(image.pixels(), np.full((2, 3, 3), [index, 0, 0]))
+        np.testing.assert_array_equal(image.to_numpy(), np.full((2, 3, 3), [index, 0, 0]))
 
 
 def test_a_folder_stands_for_the_images_in_it_at_any_depth(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_names_are_as_given_from_the_folder_where_one_is(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     source = open_paths([Path("b.png"), Path("photos")])
     assert list_names(source) == ["b.png", "photos/a.png"]
-    assert source.read(1)[0].pixels()[0, 0].tolist() == [7, 0, 0]
+    assert source.read(1)[0].to_numpy()[0, 0].tolist() == [7, 0, 0]
 
 
 def test_links_are_followed_and_a_folder_counts_once(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_what_is_no_image_is_found_out_when_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match=r"gone\.png cannot be read \(No such file or directory\)"):
         source.read(0)
     with pytest.raises(BadImage, match=r"words\.png is not an image that can be read"):
-        source.read(1)[0].image()
+        source.read(1)[0].to_pil()
     with pytest.raises(BadImage, match=r"pipe\.png cannot be read \(not a regular file\)"):
         source.read(2)
     with pytest.raises(IndexError, match=r"index=3 must be at least 0 and below 3"):

@@ -291,14 +291,14 @@ def test_train_is_sorted_by_class_and_name(imagenet: Path) -> None:
     assert describe(source) == list(zip(names, [0, 0, 1, 1, 2, 2], strict=True))
     assert source.class_names == tuple(WORDS.values())
     assert source.files() == [imagenet / name for name in (*names, "synset_words.txt")]
-    assert source.read(3)[0].pixels()[0, 0].tolist() == [1, 9, 0]
+    assert source.read(3)[0].to_numpy()[0, 0].tolist() == [1, 9, 0]
     assert pickle.loads(pickle.dumps(source)).fetch(3) == source.fetch(3)
 
 
 def test_val_has_the_labels_of_its_file(imagenet: Path) -> None:
     source = KIND.open(imagenet, "val")
     assert describe(source) == [(f"val/ILSVRC2012_val_{number:08d}.JPEG", TRUTH[number - 1]) for number in range(1, 6)]
-    assert [source.read(index)[0].pixels()[0, 0, 0] for index in range(5)] == [1, 2, 3, 4, 5]
+    assert [source.read(index)[0].to_numpy()[0, 0, 0] for index in range(5)] == [1, 2, 3, 4, 5]
     assert source.class_names == tuple(WORDS.values())
     labels = imagenet / "imagenet_2012_validation_synset_labels.txt"
     assert source.files()[5:] == [imagenet / "synset_words.txt", labels]

@@ -79,7 +79,7 @@ def test_csv_with_splits(tmp_path: Path) -> None:
         for index in range(len(source)):
             image, label = source.read(index)
             expected = np.broadcast_to(np.uint8(list(COLOURS.values())[label]), (4, 6, 3))
-            np.testing.assert_array_equal(image.pixels(), expected)
+            np.testing.assert_array_equal(image.to_numpy(), expected)
         assert set(source.files()) == {path, *(tmp_path / name for name in names_of(source))}
 
 
@@ -310,7 +310,7 @@ def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: py
     packed = pickle.dumps(source)
     monkeypatch.chdir("/")
     again = pickle.loads(packed)
-    np.testing.assert_array_equal(again.read(2)[0].pixels(), source.read(2)[0].pixels())
+    np.testing.assert_array_equal(again.read(2)[0].to_numpy(), source.read(2)[0].to_numpy())
     assert (again.name(2), again.labels[2], again.class_names) == ("pixels/train, cat 0.png", 1, source.class_names)
     assert all(os.path.isabs(path) and path.exists() for path in again.files())
 

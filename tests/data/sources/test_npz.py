@@ -62,7 +62,7 @@ def test_a_file_without_splits(tmp_path: Path) -> None:
     for copy in (source, pickle.loads(pickle.dumps(source))):
         np.testing.assert_array_equal(copy.pixels, COLOURS)
         assert [copy.read(index)[1] for index in range(6)] == LABELS.tolist()
-        np.testing.assert_array_equal(copy.read(4)[0].pixels(), COLOURS[4])
+        np.testing.assert_array_equal(copy.read(4)[0].to_numpy(), COLOURS[4])
         assert copy.class_names == ("cat", "dog", "ship")
     assert source.name(4) == "data.npz/images[4]"
     assert source.files() == [path]
@@ -117,7 +117,7 @@ def test_where_the_channels_stand(tmp_path: Path, write: object, order: str) -> 
         write(path, images=np.asarray(stored, order=order))
         source = KIND.open(path, None)
         np.testing.assert_array_equal(source.pixels, expected)
-        np.testing.assert_array_equal(source.read(3)[0].pixels(expected.shape[3]), expected[3])
+        np.testing.assert_array_equal(source.read(3)[0].to_numpy(expected.shape[3]), expected[3])
         np.testing.assert_array_equal(source.read_block(np.array([5, 0])), expected[[5, 0]])
 
 

@@ -76,7 +76,7 @@ def read_source(source: Source) -> Content:
     images = []
     for index in range(len(source)):
         image, label = source.read(index)
-        images.append((image.name, label, image.pixels().tobytes(), (image.height, image.width)))
+        images.append((image.name, label, image.to_numpy().tobytes(), (image.height, image.width)))
     return Content(images, source.class_names)
 
 
@@ -105,7 +105,7 @@ def test_what_was_packed_comes_back(path: Path) -> None:
 
 def test_the_file_is_the_pixels_one_after_another(path: Path) -> None:
     files = [open_files(path.parent / "files", split) for split in SPLIT_SIZES]
-    pixels = [source.read(index)[0].pixels().tobytes() for source in files for index in range(len(source))]
+    pixels = [source.read(index)[0].to_numpy().tobytes() for source in files for index in range(len(source))]
     assert (path / "images.bin").read_bytes() == b"".join(pixels)
 
 

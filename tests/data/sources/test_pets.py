@@ -56,7 +56,7 @@ def test_splits_are_the_official_lists(pets: Path) -> None:
     images = [pets / "images" / "Abyssinian_2.jpg", pets / "images" / "american_bulldog_7.jpg"]
     assert test.files() == [*images, pets / "annotations" / "trainval.txt", pets / "annotations" / "test.txt"]
     image, label = train.read(3)
-    np.testing.assert_array_equal(image.pixels(), np.full((3, 4, 3), [3, 0, 0]))
+    np.testing.assert_array_equal(image.to_numpy(), np.full((3, 4, 3), [3, 0, 0]))
     assert label == 2
 
 

@@ -59,7 +59,7 @@ def test_tasks_differ_in_labels_only() -> None:
 def test_the_side_follows_the_at(task: str, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "MAX_BYTES_IN_MEMORY", 0)  # one image is enough
     image, _ = open_shapes(task, "test").read(0)
-    assert image.pixels().shape == (side, side, 3)
+    assert image.to_numpy().shape == (side, side, 3)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -196,8 +196,8 @@ def test_large_images_are_drawn_as_they_are_read() -> None:
     assert len(source) == 20_000
     assert source.read_block(np.array([5, 17_000])) is None
     image, label = pickle.loads(pickle.dumps(source)).read(17_000)
-    assert image.pixels().shape == (256, 256, 3)
-    assert np.array_equal(image.pixels(), source.fetch(17_000))
+    assert image.to_numpy().shape == (256, 256, 3)
+    assert np.array_equal(image.to_numpy(), source.fetch(17_000))
     assert label == source.labels[17_000]
     assert source.name(17_000) == "shapes/train[17000]"
     assert source.files() == []
@@ -210,7 +210,7 @@ def test_small_images_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = open_shapes("shape", "test")
     assert isinstance(drawn, ShapesSource)
     for index in (9, 0, 1500):
-        assert np.array_equal(held.read(index)[0].pixels(), drawn.read(index)[0].pixels())
+        assert np.array_equal(held.read(index)[0].to_numpy(), drawn.read(index)[0].to_numpy())
     assert held.name(9) == drawn.name(9)
 
 

@@ -95,7 +95,7 @@ def resample_images(
     """(B, h, w, C) from boxes (B, 4) of images that are decoded here."""
     resized = np.empty((len(images), *size, num_channels), dtype=np.uint8)
     for row, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
-        resized[row] = resize(image.pixels(num_channels, tuple(box), size), size, interpolation)
+        resized[row] = resize(image.to_numpy(num_channels, tuple(box), size), size, interpolation)
     return resized
 
 

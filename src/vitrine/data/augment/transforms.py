@@ -47,7 +47,7 @@ class EvalTransform:
             images = [LazyImage(pixels, "an image in memory") for pixels in images]
         prepared = np.empty((len(images), *crop, num_channels), dtype=np.uint8)
         for row, image in enumerate(images):
-            cropped = self.preprocessing.resize_and_crop(image.image(num_channels))
+            cropped = self.preprocessing.resize_and_crop(image.to_pil(num_channels))
             prepared[row] = np.asarray(cropped).reshape(*crop, num_channels)
         return prepared
 

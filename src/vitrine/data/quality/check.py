@@ -317,7 +317,7 @@ def show(check: DataCheck, place: ImageRef, detail: str) -> Figure:
 def draw_thumbnail(check: DataCheck, place: ImageRef) -> bytes | None:
     """JPEG; None of what cannot be read."""
     try:
-        image = check.sources[place.split].read(place.number)[0].image()
+        image = check.sources[place.split].read(place.number)[0].to_pil()
     except BadImage:
         return None
     image.thumbnail((THUMBNAIL, THUMBNAIL))

@@ -65,7 +65,7 @@ class EdgeMap:
 
 
 def prepare(image: LazyImage) -> EdgeMap:
-    pixels = Image.fromarray(image.pixels(1, at_least=(2 * SIDE, 2 * SIDE))[..., 0])
+    pixels = Image.fromarray(image.to_numpy(1, at_least=(2 * SIDE, 2 * SIDE))[..., 0])
     return look_at(np.asarray(pixels.resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.float32))
 
 

@@ -75,7 +75,7 @@ def compute_perceptual_hash(image: LazyImage) -> PerceptualHashes:
 
 def shrink(image: LazyImage, side: int) -> np.ndarray:
     """The grey image (views, side, side), whole and without its margins, each drawn out to a square."""
-    pixels = Image.fromarray(image.pixels(1, at_least=(2 * side, 2 * side))[..., 0])
+    pixels = Image.fromarray(image.to_numpy(1, at_least=(2 * side, 2 * side))[..., 0])
     views = []
     for margin in MARGINS:
         box = (margin * pixels.width, margin * pixels.height, (1 - margin) * pixels.width, (1 - margin) * pixels.height)
