@@ -24,7 +24,7 @@ from vitrine.data.pack import pack
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.image_files import FileSource
-from vitrine.data.wrappers import hold_in_memory
+from vitrine.data.wrappers import load_into_memory
 
 COUNTS = [100, pytest.param(1000, marks=pytest.mark.full)]
 PHOTO = build_smooth(72, 56)
@@ -348,7 +348,7 @@ def test_a_folder_of_spoilt_files_is_held_without_them(tmp_path: Path) -> None:
         (tmp_path / f"{seed}.png").write_bytes(CHANGES[seed % 3](Random(seed), content) if seed % 4 else content)
     source = FileSource(tmp_path, [f"{seed}.png" for seed in range(60)], Labels.none_each(60), ())
     bad = list_bad(source)
-    held = hold_in_memory(source, "skip")
+    held = load_into_memory(source, "skip")
     assert {held.name(index) for index in range(len(held))} == {source.name(index) for index in range(60)} - bad
 
 

@@ -22,7 +22,7 @@ from vitrine.data.pack import pack
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.image_files import FileSource
-from vitrine.data.subsets import SubsetSource, exclude, hold_out, select
+from vitrine.data.subsets import SubsetSource, exclude_images, hold_out, select_subset
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -370,13 +370,13 @@ def test_a_packed_set_notices_that_the_one_it_was_made_of_has_changed(tmp_path: 
 def test_parts_of_a_packed_set_are_those_of_the_data(tmp_path: Path) -> None:
     data = make_pngs(tmp_path / "data", count=40, size=(4, 4))
     packed, files = pack_and_open(data, tmp_path / "out", 8), data.open()
-    assert_same(select(packed, "30%"), select(files, "30%"))
-    assert_same(select(packed, "5/class"), select(files, "5/class"))
+    assert_same(select_subset(packed, "30%"), select_subset(files, "30%"))
+    assert_same(select_subset(packed, "5/class"), select_subset(files, "5/class"))
     for part, other in zip(hold_out(packed, 0.2), hold_out(files, 0.2), strict=True):
         assert_same(part, other)
     (tmp_path / "names.txt").write_text("3.png\n17.png\n")
-    assert_same(exclude(packed, tmp_path / "names.txt"), exclude(files, tmp_path / "names.txt"))
-    subset = select(packed, "30%")
+    assert_same(exclude_images(packed, tmp_path / "names.txt"), exclude_images(files, tmp_path / "names.txt"))
+    subset = select_subset(packed, "30%")
     block = subset.read_block(np.array([4, 0]))
     np.testing.assert_array_equal(block, np.stack([subset.fetch(4), subset.fetch(0)]))
 

@@ -19,13 +19,13 @@ from vitrine.core.console import VitrineWarning
 from vitrine.data.config import BadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.open_data import open_data
-from vitrine.data.scan import AHEAD, compute_content_key, count_processors, file_fingerprint, map_ahead, read_all
+from vitrine.data.scan import AHEAD, content_fingerprint, count_cpus, file_fingerprint, map_images, map_in_threads
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.image_files import FileSource
 from vitrine.data.subsets import hold_out
 from vitrine.data.wrappers import RelabelledSource
 
-AT_MOST = AHEAD * count_processors()
+AT_MOST = AHEAD * count_cpus()
 
 
 class Numbers(Source):
@@ -59,18 +59,18 @@ def value(image: LazyImage) -> int:
 
 def test_every_image_once_in_order() -> None:
     source = Numbers(50, slow=True)
-    assert list(read_all(source, value)) == [(index, index) for index in range(50)]
+    assert list(map_images(source, value)) == [(index, index) for index in range(50)]
     assert sorted(source.fetched) == list(range(50))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, AT_MOST, AT_MOST + 1])
 def test_any_number_of_images(count: int) -> None:
-    assert [index for index, _ in read_all(Numbers(count), value)] == list(range(count))
+    assert [index for index, _ in map_images(Numbers(count), value)] == list(range(count))
 
 
 def test_the_first_bad_image_is_the_error() -> None:
     source = Numbers(100, bad=(7, 5, 60), slow=True)
-    images = read_all(source, value)
+    images = map_images(source, value)
     assert [next(images) for _ in range(5)] == [(index, index) for index in range(5)]
     with pytest.raises(BadImage, match=r"^5\.png is not an image that can be read"):
         next(images)
@@ -79,18 +79,18 @@ def test_the_first_bad_image_is_the_error() -> None:
 
 def test_skipped_images_are_told_once_at_the_end() -> None:
     with pytest.warns(VitrineWarning) as notices:
-        seen = [index for index, _ in read_all(Numbers(20, bad=(0, 3, 19)), value, "skip")]
+        seen = [index for index, _ in map_images(Numbers(20, bad=(0, 3, 19)), value, "skip")]
     assert seen == [index for index in range(20) if index not in (0, 3, 19)]
     assert [str(notice.message) for notice in notices] == ["Skipped 0.png, 3.png, 19.png: cannot be read (3 of 20 images)."]
 
 
 def test_many_skipped_images_are_counted_and_some_named() -> None:
     with pytest.warns(VitrineWarning, match=r"^Skipped 0\.png, .* 7\.png and 12 more: cannot be read \(20 of 20 images\)\.$"):
-        assert list(read_all(Numbers(20, bad=tuple(range(20))), value, "skip")) == []
+        assert list(map_images(Numbers(20, bad=tuple(range(20))), value, "skip")) == []
 
 
 def test_nothing_is_said_where_nothing_was_skipped() -> None:
-    assert len(list(read_all(Numbers(5), value, "skip"))) == 5  # a notice would be an error here
+    assert len(list(map_images(Numbers(5), value, "skip"))) == 5  # a notice would be an error here
 
 
 def test_what_is_bad_in_making_is_bad() -> None:
@@ -102,17 +102,17 @@ def test_what_is_bad_in_making_is_bad() -> None:
         return value(image)
 
     with pytest.raises(BadImage, match=r"^2\.png is cut short"):
-        list(read_all(Numbers(5), make))
+        list(map_images(Numbers(5), make))
     with pytest.warns(VitrineWarning, match=r"^Skipped 2\.png: "):
-        assert [index for index, _ in read_all(Numbers(5), make, "skip")] == [0, 1, 3, 4]
+        assert [index for index, _ in map_images(Numbers(5), make, "skip")] == [0, 1, 3, 4]
 
 
 def test_a_file_that_is_gone_is_a_bad_image() -> None:
     source = Numbers(5, bad=(1,), error=FileNotFoundError(2, "No such file or directory"))
     with pytest.raises(BadImage, match=r"^1\.png cannot be read \(No such file or directory\)"):
-        list(read_all(source, value))
+        list(map_images(source, value))
     with pytest.warns(VitrineWarning, match=r"^Skipped 1\.png: "):
-        assert len(list(read_all(source, value, "skip"))) == 4
+        assert len(list(map_images(source, value, "skip"))) == 4
 
 
 @pytest.mark.parametrize("bad_images", ["error", "skip"])
@@ -120,7 +120,7 @@ def test_a_file_that_is_gone_is_a_bad_image() -> None:
 def test_other_errors_are_never_skipped(error: Exception, bad_images: BadImages) -> None:
     source = Numbers(60, bad=(4,), error=error)
     with pytest.raises(type(error)) as raised:
-        list(read_all(source, value, bad_images))
+        list(map_images(source, value, bad_images))
     assert raised.value is error
     assert len(source.fetched) <= 5 + AT_MOST
 
@@ -136,7 +136,7 @@ def wait_until_idle(count: Callable[[], int]) -> int:
 
 def test_it_is_never_far_ahead_of_its_reader() -> None:
     source = Numbers(200)
-    images = read_all(source, value)
+    images = map_images(source, value)
     assert source.fetched == []  # nothing before the first is asked for
     for taken in range(1, 60):
         next(images)
@@ -152,7 +152,7 @@ def list_readers() -> set[threading.Thread]:
 def test_an_early_end_stops_the_threads() -> None:
     source = Numbers(10_000, slow=True)
     before = list_readers()
-    images = read_all(source, value)
+    images = map_images(source, value)
     for _ in range(3):
         next(images)
     images.close()
@@ -162,7 +162,7 @@ def test_an_early_end_stops_the_threads() -> None:
 
 def test_leaving_a_loop_stops_the_threads() -> None:
     source, before = Numbers(10_000), list_readers()
-    for index, _ in read_all(source, value):
+    for index, _ in map_images(source, value):
         if index == 5:
             break
     assert list_readers() <= before
@@ -170,7 +170,7 @@ def test_leaving_a_loop_stops_the_threads() -> None:
 
 
 def test_images_are_read_by_several_threads() -> None:
-    if count_processors() == 1:
+    if count_cpus() == 1:
         pytest.skip("this process may use one processor only")
     meeting = threading.Barrier(2, timeout=600)
 
@@ -179,11 +179,11 @@ def test_images_are_read_by_several_threads() -> None:
             meeting.wait()  # comes back only if two are here at a time
         return index
 
-    assert list(map_ahead(meet, 5)) == list(range(5))
+    assert list(map_in_threads(meet, 5)) == list(range(5))
 
 
 def test_at_least_one_processor() -> None:
-    assert count_processors() >= 1
+    assert count_cpus() >= 1
 
 
 NAMES = ("a.bmp", "b.bmp", "c.bmp")
@@ -220,13 +220,13 @@ def replace_content(path: Path, content: bytes) -> None:
 
 
 def compute_both(source: Source) -> tuple[str | None, str]:
-    return file_fingerprint(source), compute_content_key(source)
+    return file_fingerprint(source), content_fingerprint(source)
 
 
 def test_nothing_changed_is_the_same(folder: Path) -> None:
     source = open_files(folder)
     assert compute_both(source) == compute_both(open_files(folder))
-    assert file_fingerprint(source) != compute_content_key(source)
+    assert file_fingerprint(source) != content_fingerprint(source)
 
 
 def test_a_replaced_image_is_noticed_though_size_and_time_are_kept(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_the_same_content_written_again_is_the_same_content(folder: Path) -> Non
 def test_reading_changes_nothing(folder: Path) -> None:
     source = open_files(folder)
     before = file_fingerprint(source)
-    compute_content_key(source)
+    content_fingerprint(source)
     assert file_fingerprint(source) == before
 
 
@@ -266,7 +266,7 @@ def test_copied_and_renamed_images_have_the_same_content(folder: Path, tmp_path:
 
 def test_order_and_number_of_images_matter(folder: Path) -> None:
     orders = [NAMES, NAMES[::-1], NAMES[:2], NAMES[1:], (*NAMES, NAMES[2])]
-    assert len({compute_content_key(open_files(folder, order)) for order in orders}) == len(orders)
+    assert len({content_fingerprint(open_files(folder, order)) for order in orders}) == len(orders)
     assert len({file_fingerprint(open_files(folder, order)) for order in orders}) == len(orders)
 
 
@@ -303,13 +303,13 @@ def test_an_image_that_is_gone_is_no_error_and_comes_back_as_it_was(folder: Path
     assert without[0] != whole[0]
     assert without[1] != whole[1]
     (folder / "away.bmp").rename(folder / "b.bmp")
-    assert compute_content_key(open_files(folder)) == whole[1]
+    assert content_fingerprint(open_files(folder)) == whole[1]
 
 
 def test_a_folder_in_place_of_an_image_is_no_error(folder: Path) -> None:
     (folder / "b.bmp").unlink()
     (folder / "b.bmp").mkdir()
-    assert compute_content_key(open_files(folder)) == compute_content_key(open_files(folder))
+    assert content_fingerprint(open_files(folder)) == content_fingerprint(open_files(folder))
 
 
 def test_what_is_in_no_file_has_no_key_of_the_disk() -> None:
@@ -319,21 +319,21 @@ def test_what_is_in_no_file_has_no_key_of_the_disk() -> None:
 
 def test_pixels_in_memory_count_by_value_and_shape() -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
-    key = compute_content_key(make_array(pixels))
-    assert compute_content_key(make_array(np.asfortranarray(pixels))) == key  # however it lies there
-    assert compute_content_key(make_array(pixels.reshape(2, 2, 8, 3))) != key
-    assert compute_content_key(make_array(pixels.reshape(1, 8, 4, 3))) != key
+    key = content_fingerprint(make_array(pixels))
+    assert content_fingerprint(make_array(np.asfortranarray(pixels))) == key  # however it lies there
+    assert content_fingerprint(make_array(pixels.reshape(2, 2, 8, 3))) != key
+    assert content_fingerprint(make_array(pixels.reshape(1, 8, 4, 3))) != key
     for place in ((0, 0, 0, 0), (1, 3, 3, 2)):
         changed = pixels.copy()
         changed[place] ^= 1
-        assert compute_content_key(make_array(changed)) != key
+        assert content_fingerprint(make_array(changed)) != key
 
 
 def test_a_map_of_a_file_is_as_good_as_memory(tmp_path: Path) -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
     np.save(tmp_path / "x.npy", pixels)
     mapped = ArraySource(np.load(tmp_path / "x.npy", mmap_mode="r"), Labels.none_each(2), (), "x", [tmp_path / "x.npy"])
-    assert compute_content_key(mapped) == compute_content_key(make_array(pixels))
+    assert content_fingerprint(mapped) == content_fingerprint(make_array(pixels))
     assert file_fingerprint(mapped) is not None
 
 
@@ -345,10 +345,10 @@ def test_names_may_hold_any_bytes(folder: Path) -> None:
         pytest.skip("the file system takes no such names")
     first, second = open_files(folder, (odd, *NAMES[1:])), open_files(folder)
     assert file_fingerprint(first) != file_fingerprint(second)
-    assert compute_content_key(first) != compute_content_key(second)
+    assert content_fingerprint(first) != content_fingerprint(second)
 
 
 def test_nothing_has_a_key_too() -> None:
-    assert compute_content_key(make_array(np.zeros((0, 2, 2, 3), np.uint8))) != compute_content_key(
+    assert content_fingerprint(make_array(np.zeros((0, 2, 2, 3), np.uint8))) != content_fingerprint(
         make_array(np.zeros((1, 2, 2, 3), np.uint8))
     )

@@ -44,7 +44,7 @@ def test_several_labels_each_or_none() -> None:
 def test_no_labels() -> None:
     assert (len(NONE), NONE.has_several) == (4, True)
     assert {NONE[index] for index in range(4)} == {()}
-    assert NONE.to_batch(np.array([0, 3]), 0).shape == (2, 0)
+    assert NONE.to_targets(np.array([0, 3]), 0).shape == (2, 0)
     assert len(NONE.take(np.array([1, 1, 2]))) == 3
 
 
@@ -59,9 +59,9 @@ def test_taken_labels_are_those_of_the_images(labels: Labels, indices: list[int]
 
 
 def test_batches_of_labels() -> None:
-    one = ONE.to_batch(np.array([3, 1, 1]), 3)
+    one = ONE.to_targets(np.array([3, 1, 1]), 3)
     assert (one.dtype, one.tolist()) == (np.int64, [2, 0, 0])
-    several = SEVERAL.to_batch(np.array([3, 1, 0]), 4)
+    several = SEVERAL.to_targets(np.array([3, 1, 0]), 4)
     assert several.dtype == np.float32
     assert several.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0]]
     assert torch.from_numpy(several).shape == (3, 4)
@@ -69,7 +69,7 @@ def test_batches_of_labels() -> None:
 
 def test_a_batch_of_labels_is_nobody_elses() -> None:
     labels = Labels.one_each([2, 0, 1, 2])
-    labels.to_batch(np.arange(4), 3)[:] = 9
+    labels.to_targets(np.arange(4), 3)[:] = 9
     assert labels.values.tolist() == [2, 0, 1, 2]
 
 

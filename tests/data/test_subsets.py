@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vitrine.core.console import VitrineWarning
 from vitrine.data.source import ArraySource, Label, Labels, Source
-from vitrine.data.subsets import SubsetSource, exclude, hold_out, read_exclude_list, select, write_exclude_list
+from vitrine.data.subsets import SubsetSource, exclude_images, hold_out, read_exclude_list, select_subset, write_exclude_list
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 
@@ -44,7 +44,7 @@ SEEDS = st.integers(0, 5)
 @given(ONE | SEVERAL, SHARES, SHARES, SEEDS)
 def test_a_smaller_share_lies_within_a_larger_one(labels: Labels, first: float, second: float, seed: int) -> None:
     source = make_source(labels)
-    small, large = (numbers(select(source, repr(share), seed)) for share in sorted((first, second)))
+    small, large = (numbers(select_subset(source, repr(share), seed)) for share in sorted((first, second)))
     assert set(small) <= set(large)
     assert len(small) == max(1, round(min(first, second) * len(source)))
     assert small == sorted(small)  # in the order of the source
@@ -57,7 +57,7 @@ def test_a_smaller_share_of_each_class_lies_within_a_larger_one(labels: Labels, 
     if len(labels.values) == 0:
         return
     low, high = sorted((first, second))
-    small, large = (select(source, f"{share!r}/class", seed) for share in (low, high))
+    small, large = (select_subset(source, f"{share!r}/class", seed) for share in (low, high))
     assert set(numbers(small)) <= set(numbers(large))
     total, kept = (np.bincount(part.labels.values, minlength=5) for part in (source, small))
     assert (kept >= [round(low * count) for count in total]).all()
@@ -71,24 +71,24 @@ def test_a_smaller_share_of_each_class_lies_within_a_larger_one(labels: Labels, 
 def test_numbers_lie_within_one_another_and_within_shares(labels: Labels, data: st.DataObject, seed: int) -> None:
     source = make_source(labels)
     few, many = sorted(data.draw(st.integers(1, len(source))) for _ in range(2))
-    small, large = (numbers(select(source, str(count), seed)) for count in (few, many))
+    small, large = (numbers(select_subset(source, str(count), seed)) for count in (few, many))
     assert (len(small), len(large)) == (few, many)
     assert set(small) <= set(large)
-    share = numbers(select(source, repr(data.draw(st.floats(many / len(source), 1.0))), seed))
+    share = numbers(select_subset(source, repr(data.draw(st.floats(many / len(source), 1.0))), seed))
     assert set(large) <= set(share)
 
 
 def test_percent_and_share_are_one() -> None:
     source = make_balanced(200)
     for percent, share in (("10%", "0.1"), ("2.5%", "0.025"), ("10%/class", "1e-1/class"), ("100%", "all")):
-        assert numbers(select(source, percent)) == numbers(select(source, share))
-    assert set(numbers(select(source, "10%"))) <= set(numbers(select(source, "30%")))
-    assert set(numbers(select(source, "10%/class"))) <= set(numbers(select(source, "30%/class")))
+        assert numbers(select_subset(source, percent)) == numbers(select_subset(source, share))
+    assert set(numbers(select_subset(source, "10%"))) <= set(numbers(select_subset(source, "30%")))
+    assert set(numbers(select_subset(source, "10%/class"))) <= set(numbers(select_subset(source, "30%/class")))
 
 
 def test_the_same_every_time_and_another_for_another_seed() -> None:
     for text in ("20%", "40", "20%/class", "8/class"):
-        first, again, other = (numbers(select(make_balanced(200), text, seed)) for seed in (3, 3, 4))
+        first, again, other = (numbers(select_subset(make_balanced(200), text, seed)) for seed in (3, 3, 4))
         assert len(first) == 40
         assert first == again
         assert len(set(first) & set(other)) < 25  # 8 of the 40 are expected in both
@@ -96,15 +96,17 @@ def test_the_same_every_time_and_another_for_another_seed() -> None:
 
 def test_the_choice_is_one_for_ever() -> None:
     """Recorded runs name their subset by share and seed alone."""
-    assert numbers(select(make_balanced(1000), "10", 0)) == numbers(select(make_source(Labels.none_each(1000)), "1%", 0))
-    assert numbers(select(make_balanced(1000), "10", 0)) == PINNED
+    assert numbers(select_subset(make_balanced(1000), "10", 0)) == numbers(
+        select_subset(make_source(Labels.none_each(1000)), "1%", 0)
+    )
+    assert numbers(select_subset(make_balanced(1000), "10", 0)) == PINNED
 
 
 PINNED = [134, 143, 173, 201, 376, 382, 406, 618, 626, 761]
 
 
 def test_a_subset_is_spread_over_the_source() -> None:
-    chosen = np.array(numbers(select(make_balanced(10_000), "10%")))
+    chosen = np.array(numbers(select_subset(make_balanced(10_000), "10%")))
     counts = np.bincount(chosen // 1000, minlength=10)
     assert (np.abs(counts - 100) < 45).all()  # 4.7 standard deviations of a fair draw
 
@@ -112,9 +114,9 @@ def test_a_subset_is_spread_over_the_source() -> None:
 def test_all_is_the_source_itself() -> None:
     source = make_balanced(20)
     for text in ("all", "1.0", "100%"):
-        assert select(source, text) is source
-    assert numbers(select(source, "20")) == list(range(20))
-    assert numbers(select(source, "100%/class")) == list(range(20))
+        assert select_subset(source, text) is source
+    assert numbers(select_subset(source, "20")) == list(range(20))
+    assert numbers(select_subset(source, "100%/class")) == list(range(20))
 
 
 @pytest.mark.parametrize(
@@ -151,17 +153,19 @@ def test_a_selection_of_a_selection_is_one_of_the_whole(data: st.DataObject) -> 
 def test_a_subset_of_a_subset_is_of_the_same_choice() -> None:
     """Half of the whole and then a fifth of that are a tenth of the whole: images are ranked by their numbers there."""
     source = make_balanced(1000)
-    assert numbers(select(select(source, "50%"), "20%")) == numbers(select(source, "10%"))
-    assert numbers(select(select(source, "50%/class"), "20%/class")) == numbers(select(source, "10%/class"))
+    assert numbers(select_subset(select_subset(source, "50%"), "20%")) == numbers(select_subset(source, "10%"))
+    assert numbers(select_subset(select_subset(source, "50%/class"), "20%/class")) == numbers(
+        select_subset(source, "10%/class")
+    )
 
 
 def test_leaving_out_a_few_files_changes_a_subset_little(tmp_path: Path) -> None:
     source = make_balanced(1000)
     excluded = {7, 123, 124, 125, 900}
-    kept = exclude(source, write_names(tmp_path, [f"images[{number}]" for number in excluded]))
+    kept = exclude_images(source, write_names(tmp_path, [f"images[{number}]" for number in excluded]))
     assert len(kept) == 995
     for text in ("10%", "100", "10%/class", "20/class"):
-        before, after = set(numbers(select(source, text))), set(numbers(select(kept, text)))
+        before, after = set(numbers(select_subset(source, text))), set(numbers(select_subset(kept, text)))
         assert not after & excluded
         assert len((before - excluded) - after) <= 5
         assert len(after - before) <= 5
@@ -170,7 +174,7 @@ def test_leaving_out_a_few_files_changes_a_subset_little(tmp_path: Path) -> None
 def test_leaving_out_a_few_files_changes_a_held_out_part_little(tmp_path: Path) -> None:
     """Or what was held out of one run would be trained on in the next, for one file more on the list."""
     source = make_balanced(1000)
-    kept = exclude(source, write_names(tmp_path, ["images[123]"]))
+    kept = exclude_images(source, write_names(tmp_path, ["images[123]"]))
     before, after = (set(numbers(hold_out(part, 0.1)[1])) for part in (source, kept))
     assert len(before & after) >= 95
 
@@ -193,24 +197,24 @@ def test_leaving_out_a_few_files_changes_a_held_out_part_little(tmp_path: Path) 
 )
 def test_what_cannot_be_chosen_costs_a_sentence(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        select(make_balanced(20), text)
+        select_subset(make_balanced(20), text)
 
 
 def test_no_labels_no_classes_to_choose_from() -> None:
     source = make_source(Labels.none_each(10))
-    assert len(select(source, "30%")) == 3
+    assert len(select_subset(source, "30%")) == 3
     with pytest.raises(ValueError, match=r"^subset \.\./class needs labels, and these images have none: leave /class out\.$"):
-        select(source, "1/class")
+        select_subset(source, "1/class")
 
 
 def test_the_class_that_lacks_most_is_named() -> None:
     source = make_source(Labels.one_each([0, 0, 0, 3, 3, 1, 1, 1]))
     with pytest.raises(ValueError, match="subset 3/class is more than the 2 images of class dog"):
-        select(source, "3/class")
+        select_subset(source, "3/class")
     several = make_source(Labels.several_each([(0, 1), (0, 1), (1,), ()]))
     with pytest.raises(ValueError, match="subset 3/class is more than the 2 images of class ant"):
-        select(several, "3/class")
-    assert numbers(select(several, "2/class")) in ([0, 1], [0, 1, 2])
+        select_subset(several, "3/class")
+    assert numbers(select_subset(several, "2/class")) in ([0, 1], [0, 1, 2])
 
 
 @settings(deadline=None, max_examples=50)
@@ -242,7 +246,7 @@ def test_what_is_held_out_is_drawn() -> None:
 
 def test_what_is_held_out_and_a_subset_have_nothing_to_do_with_each_other() -> None:
     source = make_balanced(1000)
-    held, subset = set(numbers(hold_out(source, 0.2)[1])), set(numbers(select(source, "20%")))
+    held, subset = set(numbers(hold_out(source, 0.2)[1])), set(numbers(select_subset(source, "20%")))
     assert 15 < len(held & subset) < 70  # 40 expected
 
 
@@ -253,8 +257,8 @@ def test_an_empty_part_costs_a_sentence(share: float) -> None:
 
 
 def test_parts_of_an_excluded_source_keep_their_images_apart(tmp_path: Path) -> None:
-    kept = exclude(make_balanced(100), write_names(tmp_path, ["images[3]", "images[4]"]))
-    left, held = hold_out(select(kept, "50%"), 0.25)
+    kept = exclude_images(make_balanced(100), write_names(tmp_path, ["images[3]", "images[4]"]))
+    left, held = hold_out(select_subset(kept, "50%"), 0.25)
     assert (len(left), len(held)) == (37, 12)
     assert not set(numbers(left)) & set(numbers(held))
     assert not {3, 4} & {*numbers(left), *numbers(held)}
@@ -270,7 +274,7 @@ def write_names(folder: Path, lines: list[str], end: str = "\n") -> Path:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_named_files_are_left_out(tmp_path: Path, end: str) -> None:
     lines = ["# blurred ones", "images[1]", "", "   ", "images[3]  ", "images[1]", "# images[2]"]
-    source = exclude(make_balanced(6), write_names(tmp_path, lines, end))
+    source = exclude_images(make_balanced(6), write_names(tmp_path, lines, end))
     assert numbers(source) == [0, 2, 4, 5]
     assert [source.labels[index] for index in range(4)] == [0, 2, 4, 0]
 
@@ -278,19 +282,19 @@ def test_named_files_are_left_out(tmp_path: Path, end: str) -> None:
 def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
     path = tmp_path / "leave_out.txt"
     path.write_text("images[1]\nimages[2]")
-    assert numbers(exclude(make_balanced(4), path)) == [0, 3]
+    assert numbers(exclude_images(make_balanced(4), path)) == [0, 3]
 
 
 @pytest.mark.parametrize("lines", [[], ["# nothing", ""]])
 def test_an_empty_list_leaves_out_nothing(tmp_path: Path, lines: list[str]) -> None:
     source = make_balanced(4)
-    assert exclude(source, write_names(tmp_path, lines)) is source
+    assert exclude_images(source, write_names(tmp_path, lines)) is source
 
 
 def test_names_that_are_not_there_are_told(tmp_path: Path) -> None:
     path = write_names(tmp_path, ["images[2]", *(f"gone/{number}.jpg" for number in range(5))])
     with pytest.warns(VitrineWarning) as notices:
-        source = exclude(make_balanced(6), path)
+        source = exclude_images(make_balanced(6), path)
     assert [str(notice.message) for notice in notices] == [
         f"5 names in {path} are not in the data, as gone/0.jpg, gone/1.jpg, gone/2.jpg and 2 more."
     ]
@@ -303,13 +307,13 @@ def test_a_list_of_other_names_costs_a_sentence(tmp_path: Path) -> None:
         r"^None of the 2 names in .*leave_out\.txt is in the data, whose images are called as images\[0\]: write such names\.$"
     )
     with pytest.raises(ValueError, match=message):
-        exclude(make_balanced(6), path)
+        exclude_images(make_balanced(6), path)
 
 
 def test_a_list_of_all_costs_a_sentence(tmp_path: Path) -> None:
     path = write_names(tmp_path, [f"images[{number}]" for number in range(6)])
     with pytest.raises(ValueError, match=r"leave_out\.txt excludes all 6 images: nothing is left\.$"):
-        exclude(make_balanced(6), path)
+        exclude_images(make_balanced(6), path)
 
 
 def test_a_list_that_cannot_be_read_costs_a_sentence(tmp_path: Path) -> None:
@@ -319,20 +323,20 @@ def test_a_list_that_cannot_be_read_costs_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(
             ValueError, match=r"^exclude=\S+ must be a text file with the name of an image on each line: .+\.$"
         ) as error:
-            exclude(make_balanced(6), path)
+            exclude_images(make_balanced(6), path)
         assert "\n" not in str(error.value)
 
 
 def test_exclusion_works_on_what_was_selected(tmp_path: Path) -> None:
-    half = select(make_balanced(20), "50%")
+    half = select_subset(make_balanced(20), "50%")
     name = half.name(4)
-    kept = exclude(half, write_names(tmp_path, [name]))
+    kept = exclude_images(half, write_names(tmp_path, [name]))
     assert [kept.name(index) for index in range(9)] == [half.name(index) for index in range(10) if index != 4]
 
 
 def test_labels_stay_with_their_images_through_everything() -> None:
     labels: list[Label] = [(number % 5, (number + 1) % 5) if number % 3 else () for number in range(100)]
-    source = select(hold_out(make_source(Labels.several_each(labels)), 0.3)[0], "50%/class")
+    source = select_subset(hold_out(make_source(Labels.several_each(labels)), 0.3)[0], "50%/class")
     assert [source.labels[index] for index in range(len(source))] == [labels[number] for number in numbers(source)]
 
 

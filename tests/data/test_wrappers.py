@@ -20,8 +20,8 @@ from vitrine.data.loader import build_eval_loader
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.image_files import FileSource
-from vitrine.data.subsets import SubsetSource, hold_out, select
-from vitrine.data.wrappers import ConcatSource, RelabelledSource, hold_in_memory
+from vitrine.data.subsets import SubsetSource, hold_out, select_subset
+from vitrine.data.wrappers import ConcatSource, RelabelledSource, load_into_memory
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
 
@@ -140,7 +140,7 @@ def list_names(source: Source) -> list[str]:
 
 def test_the_same_images_under_their_names(tmp_path: Path) -> None:
     files = make_files(tmp_path)
-    held = hold_in_memory(files)
+    held = load_into_memory(files)
     assert (list_names(held), held.class_names, held.files()) == (PATHS, ("dog", "cat"), files.files())
     for index in range(6):
         image, label = held.read(index)
@@ -150,7 +150,7 @@ def test_the_same_images_under_their_names(tmp_path: Path) -> None:
 
 
 def test_nothing_is_read_again(tmp_path: Path) -> None:
-    held = hold_in_memory(make_files(tmp_path))
+    held = load_into_memory(make_files(tmp_path))
     for path in PATHS:
         (tmp_path / path).unlink()
     np.testing.assert_array_equal(held.read(4)[0].to_numpy(), PIXELS_MEMORY[4])
@@ -161,7 +161,7 @@ def test_nothing_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [Labels.several_each([(0, 1), (), (1,), (), (0,), (1,)]), Labels.none_each(6)])
 def test_labels_of_any_kind(labels: Labels, tmp_path: Path) -> None:
-    held = hold_in_memory(make_files(tmp_path, labels))
+    held = load_into_memory(make_files(tmp_path, labels))
     assert [held.labels[index] for index in range(6)] == [labels[index] for index in range(6)]
 
 
@@ -169,29 +169,29 @@ def test_grey_images_hold_their_grey(tmp_path: Path) -> None:
     source = make_files(tmp_path)
     grey = Image.fromarray(PIXELS_MEMORY[2]).convert("L")
     grey.save(tmp_path / PATHS[2])
-    held = hold_in_memory(source)
+    held = load_into_memory(source)
     np.testing.assert_array_equal(held.read(2)[0].to_numpy(1)[..., 0], np.asarray(grey))
     np.testing.assert_array_equal(held.read_block(np.array([2]))[0], np.repeat(np.asarray(grey)[..., None], 3, axis=2))
 
 
 def test_what_is_in_memory_stays_as_it_is() -> None:
     source = ArraySource(PIXELS_MEMORY[..., :1], Labels.one_each([0, 1] * 3), ("dog", "cat"), "array")
-    assert hold_in_memory(source) is source
+    assert load_into_memory(source) is source
     part = SubsetSource(source, np.array([1, 4]))
-    assert hold_in_memory(part) is part
+    assert load_into_memory(part) is part
 
 
 def test_a_selection_is_held_alone(tmp_path: Path) -> None:
     part = SubsetSource(make_files(tmp_path), np.array([4, 1]))
     (tmp_path / PATHS[0]).unlink()
-    held = hold_in_memory(part)
+    held = load_into_memory(part)
     assert (list_names(held), len(held)) == ([PATHS[4], PATHS[1]], 2)
     np.testing.assert_array_equal(held.read_block(np.arange(2)), PIXELS_MEMORY[[4, 1]])
 
 
 def test_a_subset_of_what_is_held(tmp_path: Path) -> None:
-    held = hold_in_memory(make_files(tmp_path))
-    subset = select(held, "3")
+    held = load_into_memory(make_files(tmp_path))
+    subset = select_subset(held, "3")
     block = subset.read_block(np.arange(3))
     for place in range(3):
         np.testing.assert_array_equal(block[place], PIXELS_MEMORY[PATHS.index(subset.name(place))])
@@ -208,14 +208,14 @@ def test_images_of_several_sizes_cost_a_sentence(shape: tuple[int, int], tmp_pat
         r"pack them instead \(vitrine data pack\)\.$"
     )
     with pytest.raises(ValueError, match=message):
-        hold_in_memory(source)
+        load_into_memory(source)
 
 
 def test_a_bad_image_is_an_error_that_names_it(tmp_path: Path) -> None:
     source = make_files(tmp_path)
     (tmp_path / PATHS[3]).write_bytes(b"")
     with pytest.raises(BadImage, match=r"^cat/3\.png is not an image"):
-        hold_in_memory(source)
+        load_into_memory(source)
 
 
 @pytest.mark.parametrize("bad", [(0,), (5,), (0, 1, 4)])
@@ -224,7 +224,7 @@ def test_bad_images_are_left_out_and_told(bad: tuple[int, ...], tmp_path: Path) 
     for index in bad:
         (tmp_path / PATHS[index]).write_bytes((tmp_path / PATHS[index]).read_bytes()[:-40])
     with pytest.warns(VitrineWarning, match=rf"^Skipped .*{PATHS[bad[-1]]}: cannot be read \({len(bad)} of 6 images\)"):
-        held = hold_in_memory(source, "skip")
+        held = load_into_memory(source, "skip")
     good = [index for index in range(6) if index not in bad]
     assert list_names(held) == [PATHS[index] for index in good]
     assert [held.labels[index] for index in range(len(held))] == [source.labels[index] for index in good]
@@ -237,13 +237,13 @@ def test_nothing_but_bad_images_cost_a_sentence(tmp_path: Path) -> None:
     for path in PATHS:
         (tmp_path / path).write_bytes(b"bad")
     with pytest.raises(BadImage, match=r"^None of the 6 images can be read: fetch the data again\.$"):
-        hold_in_memory(source, "skip")
+        load_into_memory(source, "skip")
 
 
 def test_too_much_for_memory_costs_a_sentence_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_files(tmp_path)
     monkeypatch.setattr(wrappers, "MAX_BYTES", PIXELS_MEMORY.nbytes)
-    hold_in_memory(source)
+    load_into_memory(source)
     monkeypatch.setattr(wrappers, "MAX_BYTES", PIXELS_MEMORY.nbytes - 1)
     with pytest.raises(ValueError, match=r"^in_memory would take 0 GB for 6 images of 7 x 9: pack them instead"):
-        hold_in_memory(source)
+        load_into_memory(source)

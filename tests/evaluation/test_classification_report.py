@@ -411,7 +411,7 @@ def draw_logits(num_images: int, num_classes: int = NUM_CLASSES) -> Tensor:
 def answer(logits: Tensor, labels: Labels, index: list[int] | None = None) -> TopK:
     """Those that a model with these logits gives to the images of a source, or to some of them."""
     numbers = torch.arange(len(logits)) if index is None else torch.tensor(index)
-    batch = torch.from_numpy(labels.to_batch(numbers.numpy(), logits.shape[1]))
+    batch = torch.from_numpy(labels.to_targets(numbers.numpy(), logits.shape[1]))
     return predict_batches(lambda images: images[:, :, 0, 0], [Batch(logits[:, :, None, None], batch, numbers, 0)])
 
 

@@ -350,7 +350,7 @@ def test_where_only_labels_changed_the_values_stay_and_the_labels_are_new(
     require_found(cache, checkpoint, other)
     found, _ = ask(cache, checkpoint, other)
     assert torch.equal(found.values, before.values)
-    assert found.labels.tolist() == labels.to_batch(np.arange(4), len(class_names)).tolist()
+    assert found.labels.tolist() == labels.to_targets(np.arange(4), len(class_names)).tolist()
     require_found(cache, checkpoint, open_files(folder))
 
 

@@ -24,7 +24,7 @@ from vitrine.data.config import BadImages, LoaderConfig
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.sampling import RngStream, SampleRng, StepSampler, hash_keys
-from vitrine.data.scan import count_processors
+from vitrine.data.scan import count_cpus
 from vitrine.data.source import Source
 
 MAX_WORKERS = 8
@@ -191,7 +191,7 @@ class StepDataset(Dataset[Batch | Exception]):
         return replace(self.assemble(step, pixels, draws), skipped=tuple(skipped))
 
     def assemble(self, step: int, pixels: Tensor, draws: SampleRng) -> Batch:
-        labels = self.source.labels.to_batch(draws.indices, len(self.source.class_names))
+        labels = self.source.labels.to_targets(draws.indices, len(self.source.class_names))
         return Batch(image=pixels, target=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
 
     def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, SampleRng]:
@@ -244,4 +244,4 @@ def choose_num_workers(source: Source) -> int:
     if source.read_block(np.zeros(0, np.int64)) is not None:
         return 0
     num_neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this run on the machine, says torchrun
-    return max(1, min(MAX_WORKERS, count_processors() // num_neighbours))
+    return max(1, min(MAX_WORKERS, count_cpus() // num_neighbours))

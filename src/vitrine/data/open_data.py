@@ -13,8 +13,8 @@ from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import DatasetFormat, normalise_split, require_split
 from vitrine.data.source import Source
 from vitrine.data.sources.vtab import find_task
-from vitrine.data.subsets import exclude, hold_out, select
-from vitrine.data.wrappers import hold_in_memory
+from vitrine.data.subsets import exclude_images, hold_out, select_subset
+from vitrine.data.wrappers import load_into_memory
 
 BUILT_IN = ("digits", "shapes")
 VTAB = "vtab:"
@@ -66,13 +66,13 @@ def open_train_data(config: DataConfig) -> tuple[Source, Source | None]:
     data = find_data(config.source)
     source = data.open_train() if config.split is None else data.open(config.split)
     if config.exclude is not None:
-        source = exclude(source, config.exclude)
-    source, held_out = select(source, config.subset, config.subset_seed), None
+        source = exclude_images(source, config.exclude)
+    source, held_out = select_subset(source, config.subset, config.subset_seed), None
     if config.held_out > 0:
         source, held_out = hold_out(source, config.held_out, config.subset_seed)
     if config.in_memory:
-        source = hold_in_memory(source, config.bad_images)
-        held_out = None if held_out is None else hold_in_memory(held_out, config.bad_images)
+        source = load_into_memory(source, config.bad_images)
+        held_out = None if held_out is None else load_into_memory(held_out, config.bad_images)
     return source, held_out
 
 
@@ -89,14 +89,14 @@ def open_train_and_test(data: str, held_out: float, seed: int = 0, subset: str =
     """
     found = find_data(data)
     if not found.splits:
-        return hold_out(select(found.open(), subset, seed), held_out, seed)
+        return hold_out(select_subset(found.open(), subset, seed), held_out, seed)
     train, test = found.open_train(), found.open(choose_test_split(found))
     if train.class_names != test.class_names:
         raise ValueError(
             f"The classes of {data} are not the same in train and test ({len(train.class_names)} and "
             f"{len(test.class_names)}, or in another order): give both the same."
         )
-    return select(train, subset, seed), test
+    return select_subset(train, subset, seed), test
 
 
 def choose_test_split(data: DatasetHandle) -> str:

@@ -15,7 +15,7 @@ from vitrine.core.files import atomic_folder, write_json
 from vitrine.data.config import BadImages
 from vitrine.data.image import LazyImage
 from vitrine.data.open_data import DatasetHandle
-from vitrine.data.scan import read_all
+from vitrine.data.scan import map_images
 from vitrine.data.source import Labels, PackedStrings, Source
 from vitrine.data.sources.packed import DESCRIPTION, FORMAT, IMAGES, INDEX, OWN_FILES, Description, take_stamps
 from vitrine.data.subsets import SubsetSource
@@ -92,7 +92,7 @@ def write_split(
 ) -> PackedSplit:
     start_s, start_byte = time.perf_counter(), file.tell()
     good, sizes = [], []
-    images = read_all(source, lambda image: shrink(image, size, num_channels), bad_images)
+    images = map_images(source, lambda image: shrink(image, size, num_channels), bad_images)
     for index, pixels in progress_bar(images, len(source), split or "packing", show_progress):
         file.write(pixels.data)
         good.append(index)

@@ -23,13 +23,15 @@ Made = TypeVar("Made")
 AHEAD = 4  # images per thread that may be ready before they are asked for: a bound on memory
 
 
-def read_all(source: Source, make: Callable[[LazyImage], Made], bad_images: BadImages = "error") -> Iterator[tuple[int, Made]]:
+def map_images(
+    source: Source, make: Callable[[LazyImage], Made], bad_images: BadImages = "error"
+) -> Iterator[tuple[int, Made]]:
     """The number of each image and what `make` makes of it; Pillow lets other threads go on while it decodes.
 
     An image that cannot be read is an error that names it; or, skipped, it is missing here and told of at the end.
     """
     skipped = []
-    for index, made in enumerate(map_ahead(lambda index: attempt(source, index, make), len(source))):
+    for index, made in enumerate(map_in_threads(lambda index: attempt(source, index, make), len(source))):
         if not isinstance(made, BadImage):
             yield index, made
         elif bad_images == "error":
@@ -47,9 +49,9 @@ def attempt(source: Source, index: int, make: Callable[[LazyImage], Made]) -> Ma
         return error
 
 
-def map_ahead(call: Callable[[int], Made], count: int) -> Iterator[Made]:
+def map_in_threads(call: Callable[[int], Made], count: int) -> Iterator[Made]:
     """call(0), call(1), .. by threads, which run a little ahead of whoever reads."""
-    num_threads = count_processors()
+    num_threads = count_cpus()
     waiting: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(num_threads) as pool:
         try:
@@ -63,15 +65,15 @@ def map_ahead(call: Callable[[int], Made], count: int) -> Iterator[Made]:
             pool.shutdown(cancel_futures=True)
 
 
-def count_processors() -> int:
+def count_cpus() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compute_content_key(source: Source) -> str:
+def content_fingerprint(source: Source) -> str:
     """Of the images as they are stored, in their order; labels and names do not matter. All of them are read."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in map_ahead(lambda index: digest_image(source, index), len(source)):
+    for part in map_in_threads(lambda index: digest_image(source, index), len(source)):
         digest.update(part)
     return digest.hexdigest()
 

@@ -72,7 +72,7 @@ class Labels:
             return int(self.values[index])
         return tuple(self.values[self.starts[index] : self.starts[index + 1]].tolist())
 
-    def list_of(self, index: int) -> tuple[int, ...]:
+    def as_tuple(self, index: int) -> tuple[int, ...]:
         """All labels of an image, be it one."""
         label = self[index]
         return label if isinstance(label, tuple) else (label,)
@@ -84,7 +84,7 @@ class Labels:
         shifts = np.repeat(self.starts[:-1][indices] - (np.cumsum(counts) - counts), counts)
         return Labels.from_counts(self.values[shifts + np.arange(len(shifts))], counts)
 
-    def to_batch(self, indices: np.ndarray, num_classes: int) -> np.ndarray:
+    def to_targets(self, indices: np.ndarray, num_classes: int) -> np.ndarray:
         """int64 (B), or float32 (B, K) with ones at the labels."""
         taken = self.take(indices)
         if taken.starts is None:

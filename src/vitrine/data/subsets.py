@@ -64,17 +64,17 @@ class SubsetSource(Source):
         return self.source.read_block(self.indices[indices])
 
 
-def select(source: Source, text: str, seed: int = 0) -> Source:
+def select_subset(source: Source, text: str, seed: int = 0) -> Source:
     """The subset that `text` describes (config.Subset), in the order of the source."""
     subset = Subset.parse(text)
     if isinstance(subset.amount, float) and subset.amount == 1:
         return source
-    ranks = draw_ranks(source, RngStream.SUBSET, seed)
+    ranks = draw_order(source, RngStream.SUBSET, seed)
     chosen = choose_per_class(source, subset, ranks) if subset.per_class else choose_overall(source, subset, ranks)
     return SubsetSource(source, np.sort(chosen))
 
 
-def draw_ranks(source: Source, purpose: RngStream, seed: int) -> np.ndarray:
+def draw_order(source: Source, purpose: RngStream, seed: int) -> np.ndarray:
     """The order in which images are chosen: all of them, the first to be taken first."""
     numbers = source.indices if isinstance(source, SubsetSource) else np.arange(len(source))
     return np.argsort(hash_keys(seed, purpose, numbers), kind="stable")
@@ -127,7 +127,7 @@ def hold_out(source: Source, share: float, seed: int = 0) -> tuple[Source, Sourc
     num_held = round(share * len(source)) if 0 < share < 1 else 0
     if not 0 < num_held < len(source):
         raise ValueError(f"held_out={share} of {len(source)} images leaves one of the two parts empty: take another share.")
-    ranks = draw_ranks(source, RngStream.HELD_OUT, seed)
+    ranks = draw_order(source, RngStream.HELD_OUT, seed)
     classes = np.zeros_like(ranks) if source.labels.has_several else source.labels.values
     _, sizes = np.unique(classes, return_counts=True)
     is_held = np.zeros(len(source), dtype=bool)
@@ -144,7 +144,7 @@ def apportion(total: int, sizes: np.ndarray) -> np.ndarray:
     return parts
 
 
-def exclude(source: Source, path: Path) -> Source:
+def exclude_images(source: Source, path: Path) -> Source:
     """Without the images named in the text file, one to a line."""
     names = read_exclude_list(path)
     is_kept = np.fromiter((source.name(index) not in names for index in range(len(source))), dtype=bool, count=len(source))

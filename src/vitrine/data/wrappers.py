@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrine.data.config import BadImages
 from vitrine.data.image import BadImage, LazyImage
-from vitrine.data.scan import read_all
+from vitrine.data.scan import map_images
 from vitrine.data.source import ArraySource, Labels, PackedStrings, Source
 from vitrine.data.subsets import SubsetSource
 
@@ -89,13 +89,13 @@ class InMemorySource(ArraySource):
         return self.names[index]
 
 
-def hold_in_memory(source: Source, bad_images: BadImages = "error") -> Source:
+def load_into_memory(source: Source, bad_images: BadImages = "error") -> Source:
     """The same images as an array; they must have one size. What cannot be read is an error, or left out with a notice."""
     if source.read_block(np.zeros(0, np.int64)) is not None:
         return source
     pixels = np.zeros((0, 0, 0, 3), dtype=np.uint8)
     good = []
-    for index, image in read_all(source, LazyImage.to_numpy, bad_images):
+    for index, image in map_images(source, LazyImage.to_numpy, bad_images):
         if not good:
             pixels = reserve(len(source), image.shape[:2])
         if image.shape != pixels.shape[1:]:

@@ -108,5 +108,5 @@ def find_numbers(path: Path, name: str, entry: Any, numbers: dict[str, int], num
 
 def map_to_sets(labels: Labels, sets: Sequence[Sequence[int]]) -> Labels:
     return Labels.several_each(
-        [sorted({number for label in labels.list_of(index) for number in sets[label]}) for index in range(len(labels))]
+        [sorted({number for label in labels.as_tuple(index) for number in sets[label]}) for index in range(len(labels))]
     )

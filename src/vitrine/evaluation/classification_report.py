@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vitrine.core.files import make_folder, write_csv
-from vitrine.core.html_report import save_figure, shorten
+from vitrine.core.html_report import save_figure, shorten_label
 from vitrine.data.source import Labels, Source
 from vitrine.evaluation.class_mapping import map_classes
 from vitrine.evaluation.config import AS_USUAL, InferenceConfig
@@ -120,7 +120,7 @@ def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Pa
     panel.set_xlabel("answer", fontsize=11)
     panel.set_ylabel("label", fontsize=11)
     if is_named:
-        names = [shorten(name) for name in class_names]
+        names = [shorten_label(name) for name in class_names]
         panel.set_xticks(range(num_classes), names, rotation=90, fontsize=8, parse_math=False)
         panel.set_yticks(range(num_classes), names, fontsize=8, parse_math=False)
     if num_classes <= MOST_COUNTED:
@@ -140,8 +140,8 @@ def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]
     for place, (image, (answer, label)) in enumerate(zip(images, titles, strict=True), start=1):
         panel = figure.add_subplot(num_rows, COLUMNS, place)
         panel.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
-        panel.set_title(shorten(answer), fontsize=9, color="#b3253a", parse_math=False)
-        panel.set_xlabel(shorten(label), fontsize=9, parse_math=False)
+        panel.set_title(shorten_label(answer), fontsize=9, color="#b3253a", parse_math=False)
+        panel.set_xlabel(shorten_label(label), fontsize=9, parse_math=False)
         panel.set_xticks([])
         panel.set_yticks([])
     save_figure(figure, path)
@@ -162,7 +162,7 @@ class EvaluationResult:
         return self.source.class_names[int(self.answers.classes[row, 0])]
 
     def name_labels(self, index: int) -> str:
-        return ", ".join(self.source.class_names[label] for label in self.source.labels.list_of(index))
+        return ", ".join(self.source.class_names[label] for label in self.source.labels.as_tuple(index))
 
 
 @dataclass(frozen=True)

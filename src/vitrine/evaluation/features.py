@@ -23,12 +23,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import atomic_file, find_cache_folder, make_folder
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages
 from vitrine.data.preprocessing import Preprocessing
-from vitrine.data.scan import compute_content_key, file_fingerprint
+from vitrine.data.scan import content_fingerprint, file_fingerprint
 from vitrine.data.source import Source
 from vitrine.evaluation.linear_heads import require_one_class_each
 from vitrine.formats.checkpoint import Checkpoint, compute_checksum
@@ -153,7 +153,7 @@ class FeatureCache:
         pointer = None if disk_key is None else self.folder / f"{disk_key}.images"
         content_key = None if pointer is None else read_pointer(pointer)
         if content_key is None:
-            content_key = compute_content_key(source)
+            content_key = content_fingerprint(source)
             if pointer is not None:
                 self.write(pointer, lambda partial: partial.write_text(content_key))
         return self.folder / f"{compute_model_key(checkpoint)}-{content_key}.safetensors"
@@ -167,10 +167,10 @@ class FeatureCache:
         """Whether it could be written: a disk that is full is no reason to lose what was computed."""
         try:
             make_folder(self.folder)
-            with atomic_file(path, by_many=True) as partial:
+            with atomic_file(path, is_concurrent=True) as partial:
                 write(partial)
         except (OSError, SafetensorError) as error:
-            warn_user(f"The features could not be kept for the next time ({summarise(error)}).")
+            warn_user(f"The features could not be kept for the next time ({summarise_error(error)}).")
             return False
         return True
 
@@ -216,8 +216,8 @@ def load_features(path: Path, source: Source) -> Features | None:
     try:
         tensors = load_file(path)
         values, index = tensors["values"], tensors["index"]
-        labels = torch.from_numpy(source.labels.to_batch(index.numpy(), len(source.class_names)))
+        labels = torch.from_numpy(source.labels.to_targets(index.numpy(), len(source.class_names)))
         return Features(values, labels, index)
     except (SafetensorError, KeyError, ValueError, OSError, IndexError) as error:
-        warn_user(f"{path} is damaged ({summarise(error)}) and is computed again.")
+        warn_user(f"{path} is damaged ({summarise_error(error)}) and is computed again.")
         return None

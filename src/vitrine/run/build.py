@@ -21,8 +21,8 @@ from vitrine.data.open_data import find_data, open_train_data
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.data.source import Source
 from vitrine.data.sources.vtab import WHOLE
-from vitrine.data.subsets import select
-from vitrine.data.wrappers import hold_in_memory
+from vitrine.data.subsets import select_subset
+from vitrine.data.wrappers import load_into_memory
 from vitrine.evaluation.features import build_featuriser, extract_features
 from vitrine.evaluation.linear_heads import fit_discriminant_head, fit_ridge_head
 from vitrine.evaluation.topk import evaluating
@@ -105,7 +105,7 @@ def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Sourc
     if split not in splits or split in (config.split, trained_on) or is_within:
         return None
     source = find_data(config.source).open(split)
-    return hold_in_memory(source, config.bad_images) if config.in_memory else source
+    return load_into_memory(source, config.bad_images) if config.in_memory else source
 
 
 def require_labels(train: Source, recipe: Recipe) -> None:
@@ -166,8 +166,8 @@ def load_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoi
     """A checkpoint at the recipe's resolution, its head replaced by one of zeros (section 3.2 of arXiv:2010.11929)."""
     settings = recipe.model
     assert settings.checkpoint is not None
-    facts = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
-    loaded = load_checkpoint(settings.checkpoint, image_size=settings.image_size, facts=facts)
+    overrides = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
+    loaded = load_checkpoint(settings.checkpoint, image_size=settings.image_size, overrides=overrides)
     loaded.model.reset_head(len(class_names), settings.head_bias or 0.0)
     changes: dict[str, Any] = {"gradient_checkpointing": recipe.machine.gradient_checkpointing}
     for name in ("dropout_rate", "stochastic_depth_rate"):
@@ -196,7 +196,7 @@ def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:
 def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: torch.device) -> None:
     """Give the new head a closed-form solution on the frozen features, so that fine-tuning begins from a linear probe."""
     model = start.model.to(device)
-    some = select(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
+    some = select_subset(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
     if some.labels.has_several:
         raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: take head_init='zero'.")
     loader = build_evaluation_loader(some, start.preprocessing, recipe)

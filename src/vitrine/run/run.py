@@ -18,7 +18,7 @@ from vitrine.data.batch import Batch
 from vitrine.data.loader import Loader
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
-from vitrine.data.subsets import select
+from vitrine.data.subsets import select_subset
 from vitrine.evaluation.features import Features, FeatureSplit, extract_features
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.topk import Classification, count_hits, summarise_counts
@@ -106,7 +106,7 @@ class RunEvaluator:
 
     def measure_few_shot(self, state: TrainState, queries: Source, shots: int) -> float:
         """From `shots` training images of each class; every process computes all the features, and has the same figure."""
-        few = select(self.data.train, f"{shots}/class", self.recipe.seed)
+        few = select_subset(self.data.train, f"{shots}/class", self.recipe.seed)
         with self.evaluating(state):
             split = FeatureSplit(self.featurise(state, few), self.featurise(state, queries), len(self.data.class_names))
         return evaluate_few_shot(split, shots, seeds=(self.recipe.seed,)).mean
@@ -309,7 +309,7 @@ def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
 def find_saved(folder: RunFolder, runtime: Runtime) -> ResumePoint | None:
     """The checkpoint that the main process goes on from, for all of them."""
     saved = folder.find_last() if runtime.is_main else None
-    path = runtime.share(None if saved is None else saved.path)
+    path = runtime.broadcast(None if saved is None else saved.path)
     return load_resume_point(path) if path is not None and saved is None else saved
 
 

@@ -25,7 +25,7 @@ from vitrine.data.augment.crops import (
     resample_by_matrices,
     resample_images,
     resize,
-    to_whole,
+    to_integers,
 )
 from vitrine.data.config import AugmentConfig, TrainInterpolation
 from vitrine.data.image import Box, LazyImage
@@ -230,9 +230,9 @@ def test_offsets_are_uniform_with_both_ends() -> None:
 def test_whole_numbers_stay_below_their_count() -> None:
     almost_one = 1 - 2.0**-53
     counts = np.array([1, 2, 3, 9, 10**6, 2**52 + 1, 2**53])
-    assert (to_whole(np.full(7, almost_one), counts) == counts - 1).all()
-    assert (to_whole(np.zeros(7), counts) == 0).all()
-    assert to_whole(np.array([0.0, 0.249, 0.25, 0.5, 0.75]), np.array(4)).tolist() == [0, 0, 1, 2, 3]
+    assert (to_integers(np.full(7, almost_one), counts) == counts - 1).all()
+    assert (to_integers(np.zeros(7), counts) == 0).all()
+    assert to_integers(np.array([0.0, 0.249, 0.25, 0.5, 0.75]), np.array(4)).tolist() == [0, 0, 1, 2, 3]
 
 
 Size = tuple[int, int]

@@ -16,7 +16,7 @@ from vitrine.data.open_data import find_data
 from vitrine.data.quality import check as check_module
 from vitrine.data.quality.check import CAPTIONS, DataCheck, ImageRef, Issue, check_data, group, list_to_leave_out, write_check
 from vitrine.data.quality.duplicates import DuplicatePairs
-from vitrine.data.subsets import exclude
+from vitrine.data.subsets import exclude_images
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_is_worth_a_look_is_not_wrong(folder: Path) -> None:
 def test_the_list_can_be_excluded(folder: Path, tmp_path: Path) -> None:
     copy(folder, "train/cat/1.jpg", "train/cat/9.jpg")
     (tmp_path / "list.txt").write_text("\n".join(list_to_leave_out(check(folder))))
-    kept = exclude(find_data(folder).open("train"), tmp_path / "list.txt")
+    kept = exclude_images(find_data(folder).open("train"), tmp_path / "list.txt")
     assert [kept.name(number) for number in range(len(kept)) if "cat" in kept.name(number)] == [
         f"train/cat/{number}.jpg" for number in range(4)
     ]

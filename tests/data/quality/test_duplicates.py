@@ -29,7 +29,7 @@ from vitrine.data.quality.duplicates import (
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, look_at_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes
 from vitrine.data.source import Source
-from vitrine.data.subsets import SubsetSource, select
+from vitrine.data.subsets import SubsetSource, select_subset
 
 NUM_PICTURES = 12
 
@@ -125,7 +125,7 @@ def test_many_shots_of_one_scene_take_few_looks(folder: Path, monkeypatch: pytes
 
 def test_tiny_images_are_compared_by_their_bytes_alone(cache: Path) -> None:
     """Of handwritten digits of 8 x 8 pixels, most look like others."""
-    source = select(open_data("digits", "test"), "150")
+    source = select_subset(open_data("digits", "test"), "150")
     assert len(find_duplicates_within(compute_image_stats(source, ""), source)) == 0
 
 

@@ -90,9 +90,9 @@ def test_images_that_changed_are_looked_at_again(folder: Path) -> None:
 
 
 def test_what_is_in_no_files_is_looked_at(cache: Path) -> None:
-    from vitrine.data.subsets import select
+    from vitrine.data.subsets import select_subset
 
-    found = compute_image_stats(select(open_data("digits", "test"), "10"), "looking")
+    found = compute_image_stats(select_subset(open_data("digits", "test"), "10"), "looking")
     assert found.sizes.tolist() == [[8, 8]] * 10
     assert not (cache / "surveys").exists()
 

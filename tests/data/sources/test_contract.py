@@ -32,10 +32,10 @@ from vitrine.data.image import LazyImage
 from vitrine.data.loader import Loader
 from vitrine.data.open_data import BUILT_IN, DATASET_FORMATS, DatasetHandle, find_data, load_kind
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.data.scan import read_all
+from vitrine.data.scan import map_images
 from vitrine.data.source import Source
 from vitrine.data.sources.hub import name_splits, open_loaded
-from vitrine.data.subsets import SubsetSource, select
+from vitrine.data.subsets import SubsetSource, select_subset
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "packed": make_packed,
@@ -150,7 +150,7 @@ def test_reading_twice_and_opening_twice_give_the_same(data: DatasetHandle) -> N
 
 def test_threads_read_what_is_read_one_by_one(source: Source) -> None:
     indices = np.arange(64) % len(source)
-    read = [pixels.tobytes() for _, pixels in read_all(SubsetSource(source, indices), LazyImage.to_numpy)]
+    read = [pixels.tobytes() for _, pixels in map_images(SubsetSource(source, indices), LazyImage.to_numpy)]
     assert read == [read_pixels(source, index) for index in indices.tolist()]
 
 
@@ -210,12 +210,12 @@ def test_batches_come_of_it(source: Source) -> None:
     loader = Loader(source, augmentation, LoaderConfig(batch_size=4, num_workers=0))
     batch = next(loader.read(start_step=5))
     assert batch.image.shape == (4, 3, 16, 16)
-    expected = source.labels.to_batch(batch.index.numpy(), len(source.class_names))
+    expected = source.labels.to_targets(batch.index.numpy(), len(source.class_names))
     assert torch.equal(batch.target, torch.from_numpy(expected))
 
 
 def test_a_subset_of_it_reads_the_same_images(source: Source) -> None:
-    half = select(source, "50%")
+    half = select_subset(source, "50%")
     names = {source.name(index): index for index in range(len(source))}
     for index in list_some(half):
         assert read_pixels(half, index) == read_pixels(source, names[half.name(index)])

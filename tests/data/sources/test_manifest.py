@@ -107,7 +107,7 @@ def test_several_labels(tmp_path: Path) -> None:
         source = KIND.open(path, None)
         assert source.class_names == ("a|b", "cat", "dog")
         assert labels_of(source) == [(2, 1), (), (1,), (0,), (1,)]
-        np.testing.assert_array_equal(source.labels.to_batch(np.array([0, 1]), 3), [[0, 1, 1], [0, 0, 0]])
+        np.testing.assert_array_equal(source.labels.to_targets(np.array([0, 1]), 3), [[0, 1, 1], [0, 0, 0]])
 
 
 def test_one_forgotten_label_is_told(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_medmnist_with_several_labels_each(tmp_path: Path) -> None:
     assert KIND.list_splits(path) == ("train", "val", "test")
     source = KIND.open(path, "train")
     assert [source.read(index)[1] for index in range(6)] == [(0,), (1, 2), (), (0, 1, 2), (2,), (0, 2)]
-    np.testing.assert_array_equal(source.labels.to_batch(np.arange(6), 3), table)
+    np.testing.assert_array_equal(source.labels.to_targets(np.arange(6), 3), table)
     assert source.class_names == ("0", "1", "2")
     assert KIND.open(path, "val").labels[1] == (1, 2)
 

@@ -43,7 +43,7 @@ def draw_crop_boxes(
         shapes = np.stack([heights, widths], axis=1)[found]
         # TF draws the place below (side - crop), so that the last row and column are reached only by what fills the image.
         room = np.maximum(sizes[missing[found]] - shapes, 1)
-        boxes[missing[found]] = np.concatenate([to_whole(uniforms[found, 2:], room), shapes], axis=1)
+        boxes[missing[found]] = np.concatenate([to_integers(uniforms[found, 2:], room), shapes], axis=1)
         missing = missing[~fits]
         if len(missing) == 0:
             break
@@ -63,7 +63,7 @@ def draw_shapes(
     most = np.where(np.rint(most * ratios) > width, np.floor((width + 0.5 - 1e-7) / ratios), most)
     most = np.minimum(most, height)
     least = np.minimum(least, most)
-    heights = least + to_whole(uniforms[:, 1], most - least + 1)
+    heights = least + to_integers(uniforms[:, 1], most - least + 1)
     heights = np.where(heights * np.rint(heights * ratios) < smallest, heights + 1, heights)  # what rounding took away
     heights = np.where(heights * np.rint(heights * ratios) > largest, heights - 1, heights)
     widths = np.rint(heights * ratios)
@@ -74,10 +74,10 @@ def draw_shapes(
 
 def draw_offsets(room: tuple[int, int], draws: SampleRng) -> np.ndarray:
     """Top and left (B, 2), each uniform in 0 .. room."""
-    return to_whole(draws.uniforms(RngStream.CROP, 2), np.array(room) + 1)
+    return to_integers(draws.uniforms(RngStream.CROP, 2), np.array(room) + 1)
 
 
-def to_whole(uniforms: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def to_integers(uniforms: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Whole numbers, uniform in 0 .. count - 1."""
     return np.minimum(np.floor(uniforms * counts), counts - 1).astype(np.int64)
 

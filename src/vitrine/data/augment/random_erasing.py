@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from vitrine.data.augment.crops import to_whole
+from vitrine.data.augment.crops import to_integers
 from vitrine.data.config import EraseFill
 
 # As in torchvision. The paper, which has areas up to 0.4, draws the ratio itself; its logarithm, so that tall and wide are
@@ -59,7 +59,7 @@ def draw_rectangles(height: int, width: int, draws: np.ndarray) -> tuple[np.ndar
     image_size = np.array([height, width])
     fits = np.all((shapes >= 1) & (shapes <= image_size), axis=2)  # (B, A)
     first = np.arange(len(uniforms)), fits.argmax(axis=1)
-    places = to_whole(uniforms[first][:, 2:], image_size - shapes[first] + 1)
+    places = to_integers(uniforms[first][:, 2:], image_size - shapes[first] + 1)
     return np.concatenate([places, shapes[first].astype(np.int64)], axis=1), np.any(fits, axis=1)
 
 

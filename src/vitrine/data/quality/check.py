@@ -80,7 +80,7 @@ class DataCheck:
 
     def classes(self, place: ImageRef) -> tuple[str, ...]:
         source = self.sources[place.split]
-        return tuple(source.class_names[label] for label in source.labels.list_of(place.number))
+        return tuple(source.class_names[label] for label in source.labels.as_tuple(place.number))
 
     def count_classes(self) -> dict[str | None, np.ndarray]:
         """Images of each class, by split; images with several labels count for each."""

@@ -24,7 +24,7 @@ from vitrine.core.console import progress_bar
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.quality.image_stats import ImageStats
 from vitrine.data.quality.perceptual_hash import search, search_both_ways
-from vitrine.data.scan import count_processors
+from vitrine.data.scan import count_cpus
 from vitrine.data.source import Source
 
 SIDE, COMPARED = 48, 24  # pixels of an image, and of the pieces that are compared
@@ -181,7 +181,7 @@ def verify_candidates(
     shift = 0 if first_source is second_source else len(first)  # numbers of the second, where they are other images
     connected = DisjointSet(np.unique(np.concatenate([candidates[:, 0], candidates[:, 1] + shift])).tolist())
     pairs: dict[tuple[int, int], float] = {}
-    with ThreadPoolExecutor(count_processors()) as pool:
+    with ThreadPoolExecutor(count_cpus()) as pool:
         for number, others in progress_bar(list_groups(candidates), count_groups(candidates), "a second look", show_progress):
             unknown = [other for other in others if not connected.connected(number, other + shift)]
             if not unknown:

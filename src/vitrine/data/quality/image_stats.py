@@ -21,11 +21,11 @@ from zipfile import BadZipFile
 import numpy as np
 from PIL import Image
 
-from vitrine.core.console import progress_bar, summarise, warn_user
+from vitrine.core.console import progress_bar, summarise_error, warn_user
 from vitrine.core.files import atomic_file, find_cache_folder, make_folder
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.quality.perceptual_hash import PerceptualHashes, compute_perceptual_hash
-from vitrine.data.scan import count_processors, digest_content, file_fingerprint
+from vitrine.data.scan import count_cpus, digest_content, file_fingerprint
 from vitrine.data.source import Source
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def look_at_chunks(source: Source, chunks: Sequence[range]) -> Iterator[ImageSta
     if len(chunks) < 2:
         yield from (look_at_chunk(source, chunk) for chunk in chunks)
         return
-    with ProcessPoolExecutor(count_processors(), multiprocessing.get_context(), receive_source, (source,)) as pool:
+    with ProcessPoolExecutor(count_cpus(), multiprocessing.get_context(), receive_source, (source,)) as pool:
         try:
             yield from pool.map(look_at_received, chunks)
         finally:
@@ -177,11 +177,11 @@ class StatsCache:
             return
         try:
             make_folder(self.folder)
-            with atomic_file(self.locate(number), by_many=True) as partial, partial.open("wb") as file:
+            with atomic_file(self.locate(number), is_concurrent=True) as partial, partial.open("wb") as file:
                 np.savez(file, **list_arrays(survey))  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
         except OSError as error:
             self.is_writable = False
-            warn_user(f"What is found cannot be kept for the next time ({summarise(error)}).")
+            warn_user(f"What is found cannot be kept for the next time ({summarise_error(error)}).")
 
     def locate(self, number: int) -> Path:
         return self.folder / f"{number:06}.npz"

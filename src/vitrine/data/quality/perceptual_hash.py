@@ -23,7 +23,7 @@ from PIL import Image
 from scipy.fft import dctn
 
 from vitrine.data.image import LazyImage
-from vitrine.data.scan import count_processors
+from vitrine.data.scan import count_cpus
 
 SIDE = 32
 MARGINS = (0.0, 0.04)  # what each signature leaves out at every edge
@@ -112,7 +112,7 @@ def search(database: PerceptualHashes, queries: PerceptualHashes) -> np.ndarray:
     found = [np.zeros((0, 2), np.int64)]
     usable = np.flatnonzero(~queries.is_flat)
     blocks = [usable[start : start + QUERIES_AT_ONCE] for start in range(0, len(usable), QUERIES_AT_ONCE)]
-    with ThreadPoolExecutor(count_processors()) as pool:
+    with ThreadPoolExecutor(count_cpus()) as pool:
         for view, band in product(range(len(MARGINS)), range(NUM_BANDS)):
             table = BandTable(database, view, band)
             found += pool.map(lambda block, table=table: search_block(table, queries, block), blocks)

@@ -23,7 +23,7 @@ from vitrine.data.sampling import RngStream
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import CLASS_LIST, MAX_CLASSES, load_class_list, numbered_class_names, quote, read_lines
 from vitrine.data.sources.image_files import FileSource
-from vitrine.data.subsets import SubsetSource, draw_ranks
+from vitrine.data.subsets import SubsetSource, draw_order
 from vitrine.data.wrappers import ConcatSource
 
 Group = Literal["natural", "specialised", "structured", "generated", "other"]
@@ -258,6 +258,6 @@ def take_images(source: Source, part: Part, limit: int | None) -> Source:
     """Return the first `limit` images of a part, in the order of the source."""
     if limit is None and (part.start, part.stop) == (0.0, 1.0):
         return source
-    ranks = draw_ranks(source, RngStream.SUBSET, SHUFFLE_SEED)
+    ranks = draw_order(source, RngStream.SUBSET, SHUFFLE_SEED)
     start, stop = (round(fraction * len(source)) for fraction in (part.start, part.stop))
     return SubsetSource(source, np.sort(ranks[start:stop][:limit]))
