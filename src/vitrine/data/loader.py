@@ -66,6 +66,8 @@ class Loader:
         self.pin_memory = pin_memory
         self.data_wait_s = 0.0
         """Seconds that the consumer spent waiting for batches; near nothing where reading keeps up."""
+        self.warn_skipped = True
+        """False: the caller reports skipped images itself."""
         self.skipped: set[str] = set()
         """Names of the images that could not be read so far."""
 
@@ -131,7 +133,7 @@ class Loader:
         new = sorted(set(batch.skipped) - self.skipped)
         told = len(self.skipped)
         self.skipped.update(new)
-        if len(self.skipped).bit_length() > told.bit_length():  # at the first, and each time that they have doubled
+        if self.warn_skipped and len(self.skipped).bit_length() > told.bit_length():  # at the first, and each time that they have doubled
             warn_user(f"Skipped {join_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
 

@@ -76,13 +76,13 @@ def open_train_data(config: DataConfig) -> tuple[Source, Source | None]:
     return source, held_out
 
 
-def open_test(data: str, split: str | None = None) -> Source:
+def open_test(data: str | Path | DatasetHandle, split: str | None = None) -> Source:
     """What to measure on: the split of that name; without one test, else val; all of it where it is not divided."""
     found = find_data(data)
     return found.open(choose_test_split(found) if split is None and found.splits else split)
 
 
-def open_train_and_test(data: str, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
+def open_train_and_test(data: str | Path | DatasetHandle, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
     """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out.
 
     A subset is of the images to fit to, and of all of them before any are held out, as it is in a run (`open_configured`).
@@ -93,7 +93,7 @@ def open_train_and_test(data: str, held_out: float, seed: int = 0, subset: str =
     train, test = found.open_train(), found.open(choose_test_split(found))
     if train.class_names != test.class_names:
         raise ValueError(
-            f"The classes of {data} are not the same in train and test ({len(train.class_names)} and "
+            f"The classes of {found.name} are not the same in train and test ({len(train.class_names)} and "
             f"{len(test.class_names)}, or in another order): give both the same."
         )
     return select_subset(train, subset, seed), test
@@ -108,7 +108,9 @@ def choose_test_split(data: DatasetHandle) -> str:
     return split
 
 
-def find_data(data: str | Path) -> DatasetHandle:
+def find_data(data: str | Path | DatasetHandle) -> DatasetHandle:
+    if isinstance(data, DatasetHandle):
+        return data
     name = str(data)
     if name.startswith(HUB):
         from vitrine.data.sources.hub import list_hub_splits, open_hub
