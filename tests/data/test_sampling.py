@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vitrine.data.config import LastBatch
-from vitrine.data.sampling import GOLDEN, RngStream, SampleRng, StepSampler, hash_keys, mix, permute, to_uniforms
+from vitrine.data.sampling import GOLDEN, RngStream, SampleRng, StepSampler, hash_keys, mix_bits, permute, to_uniforms
 
 NUM_SAMPLES = 20_000
 INDICES = np.arange(NUM_SAMPLES)
@@ -45,7 +45,7 @@ def hash_whole(*keys: int) -> int:
 def test_mix_gives_the_published_outputs_of_splitmix64() -> None:
     # The generator seeded with 0, as listed with Vigna's C code and in many test suites of it.
     states = np.arange(1, 4, dtype=np.uint64) * GOLDEN
-    assert mix(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert mix_bits(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=5))

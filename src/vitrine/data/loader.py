@@ -1,7 +1,7 @@
-"""From a source and an order to batches: read by several processes, ahead of time, from any step on.
+"""Loader: batches of a source from worker processes, starting at any step.
 
-A worker makes a whole batch, and a batch is a pure function of its step. So nothing but the step needs saving, and the number
-of workers changes nothing but the speed.
+A worker makes a whole batch, and a batch is a pure function of its step. So a run only has to save the step, and the number of
+workers changes nothing but the speed.
 """
 
 import itertools
@@ -14,11 +14,10 @@ from typing import get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrine.core.console import join_names, warn_user
-from vitrine.data.augment.transforms import EvalTransform, Transform
+from vitrine.data.augment.transforms import EvalTransform, Images, Transform
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages, LoaderConfig
 from vitrine.data.image import BadImage, LazyImage
@@ -28,11 +27,11 @@ from vitrine.data.scan import count_cpus
 from vitrine.data.source import Source
 
 MAX_WORKERS = 8
-MAX_REPLACEMENTS = 100  # drawn for one bad image; if all are bad, so is the data
+MAX_REPLACEMENTS = 100  # tried for one bad image; if all of them are bad, so is the data
 
 
 class Loader:
-    """Batches in their order, with a record of how long their consumer waited and of what was skipped."""
+    """Iterate over the batches of a source in a reproducible order, and record waiting time and skipped images."""
 
     def __init__(
         self,
@@ -43,15 +42,21 @@ class Loader:
         seed: int = 0,
         shuffle: bool = True,
         bad_images: BadImages = "error",
+        num_views: int = 1,
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
     ) -> None:
-        """With `shuffle`, a bad image that is to be skipped is replaced by another, so that batches keep their size;
-        without, as in evaluation, it is left out."""
+        """Prepare to load `num_views` random views of each image.
+
+        Skipped bad images are replaced by others if `shuffle` is on, so that batches keep their size; in evaluation they are
+        left out.
+        """
         if bad_images not in get_args(BadImages):
             raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(BadImages))}.")
-        self.order = StepSampler(
+        if num_views < 1:
+            raise ValueError(f"num_views={num_views} must be at least 1.")
+        self.sampler = StepSampler(
             num_images=len(source),
             batch_size=config.batch_size,
             seed=seed,
@@ -60,80 +65,80 @@ class Loader:
             rank=rank,
             world_size=world_size,
         )
-        self.batches = StepDataset(source, transform, self.order, bad_images)
+        self.dataset = StepDataset(source, transform, self.sampler, bad_images, num_views)
         self.num_workers = choose_num_workers(source) if config.num_workers is None else config.num_workers
         self.prefetch = config.prefetch
         self.pin_memory = pin_memory
         self.data_wait_s = 0.0
-        """Seconds that the consumer spent waiting for batches; near nothing where reading keeps up."""
-        self.warn_skipped = True
-        """False: the caller reports skipped images itself."""
+        """Seconds that the consumer has waited for batches; close to 0 if loading keeps up."""
         self.skipped: set[str] = set()
         """Names of the images that could not be read so far."""
 
     @property
     def steps_per_epoch(self) -> int:
-        return self.order.steps_per_epoch
+        return self.sampler.steps_per_epoch
 
     def read(self, start_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
-        """The batches from one step to before another, or without end. What comes before is not read."""
+        """Iterate over the batches of steps start to stop (exclusive; None: endless). Earlier batches are not loaded."""
         if start_step < 0:
             raise ValueError(f"start_step={start_step} must be at least 0.")
         steps = itertools.count(start_step) if stop_step is None else range(start_step, stop_step)
-        return self.read_steps(self.batches, steps)
+        return self.read_steps(self.dataset, steps)
 
     def read_epoch(self) -> Iterator[Batch]:
-        """Every image once: the first epoch, with a last batch that may be small, whatever the configuration says of it."""
-        whole = self.batches
-        batches = StepDataset(whole.source, whole.transform, replace(self.order, last="keep"), whole.bad_images)
-        return self.read_steps(batches, range(batches.order.steps_per_epoch))
+        """Iterate over every image once: the first epoch, with a smaller last batch whatever the config's `last` is."""
+        dataset = replace(self.dataset, sampler=replace(self.sampler, last="keep"))
+        return self.read_steps(dataset, range(dataset.sampler.steps_per_epoch))
 
-    def read_steps(self, batches: "StepDataset", steps: Iterable[int]) -> Iterator[Batch]:
-        made = self.start_workers(batches, steps)
+    def read_steps(self, dataset: "StepDataset", steps: Iterable[int]) -> Iterator[Batch]:
+        """Yield the batches of the given steps; errors of workers are raised here, and skipped images are reported."""
+        batches = self.start_workers(dataset, steps)
         try:
-            while (batch := self.wait_for(made)) is not None:
+            while (batch := self.wait_for_next(batches)) is not None:
                 if isinstance(batch, Exception):
                     raise batch
-                self.report_skipped(batch)
+                self.warn_skipped(batch)
                 yield batch
         finally:
-            made = batch = None  # an error holds on to this frame, and the frame would hold on to the workers
+            batches = batch = None  # an error keeps this frame alive, and the frame would keep the workers alive
 
-    def wait_for(self, made: Iterator[Batch | Exception]) -> Batch | Exception | None:
-        start = time.perf_counter()
-        try:
-            return next(made, None)
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
-                raise
-            raise OSError(
-                "A process that reads images was killed, probably because memory ran out: take fewer of them "
-                "(num_workers), a smaller prefetch or a smaller batch."
-            ) from error
-        finally:
-            self.data_wait_s += time.perf_counter() - start
-
-    def start_workers(self, batches: "StepDataset", steps: Iterable[int]) -> Iterator[Batch | Exception]:
+    def start_workers(self, dataset: "StepDataset", steps: Iterable[int]) -> Iterator[Batch | Exception]:
+        """Start torch's DataLoader, whose samples are whole batches."""
         with warnings.catch_warnings():
-            # Whoever asks for more workers than there are processors, as for a slow disk, has said so.
+            # More workers than CPUs can be intended, e.g. for a slow disk.
             warnings.filterwarnings("ignore", "This DataLoader will create")
             loader = DataLoader(
-                batches,
+                dataset,
                 batch_size=None,
                 sampler=steps,
                 num_workers=self.num_workers,
                 prefetch_factor=self.prefetch if self.num_workers else None,
                 pin_memory=self.pin_memory,
-                worker_init_fn=leave_group if self.num_workers else None,
-                generator=torch.Generator(),  # it draws a seed for its workers, which must not come out of everyone's generator
+                worker_init_fn=leave_process_group if self.num_workers else None,
+                generator=torch.Generator(),  # seeds the workers; without it the global generator would be advanced
             )
             return iter(loader)
 
-    def report_skipped(self, batch: Batch) -> None:
+    def wait_for_next(self, batches: Iterator[Batch | Exception]) -> Batch | Exception | None:
+        """Return the next batch, or None at the end, and add the waiting time to `data_wait_s`."""
+        start = time.perf_counter()
+        try:
+            return next(batches, None)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
+                raise
+            raise OSError(
+                "A worker process was killed, probably because memory ran out: reduce num_workers, prefetch or batch_size."
+            ) from error
+        finally:
+            self.data_wait_s += time.perf_counter() - start
+
+    def warn_skipped(self, batch: Batch) -> None:
+        """Warn about skipped images: at the first one, and each time their number has doubled."""
         new = sorted(set(batch.skipped) - self.skipped)
-        told = len(self.skipped)
+        num_before = len(self.skipped)
         self.skipped.update(new)
-        if self.warn_skipped and len(self.skipped).bit_length() > told.bit_length():  # at the first, and each time that they have doubled
+        if len(self.skipped).bit_length() > num_before.bit_length():
             warn_user(f"Skipped {join_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
 
@@ -147,103 +152,122 @@ def build_eval_loader(
     rank: int = 0,
     world_size: int = 1,
 ) -> Loader:
-    """Every image once (`read_epoch`), in order, as the preprocessing has it: for evaluation."""
+    """Build a loader for evaluation: `read_epoch` gives every image once, in order, with resize and centre crop only."""
     config = LoaderConfig(batch_size=-(-batch_size // world_size) * world_size, last="keep", num_workers=num_workers)
     transform = EvalTransform(preprocessing)
     return Loader(source, transform, config, shuffle=False, bad_images=bad_images, rank=rank, world_size=world_size)
 
 
-@dataclass
-class Sample:
-    """A place in a batch, and the image that has it."""
-
-    epoch: int
-    candidates: Iterator[int]
-    """What else may have it, should the image turn out to be bad."""
-    index: int
-    image: LazyImage
-
-
+@dataclass(frozen=True, eq=False)
 class StepDataset(Dataset[Batch | Exception]):
-    """The batch of a step, made in whichever process asks."""
+    """Map-style torch dataset from a step to its batch; used inside the worker processes."""
 
-    def __init__(self, source: Source, transform: Transform, order: StepSampler, bad_images: BadImages) -> None:
-        self.source = source
-        self.transform = transform
-        self.order = order
-        self.bad_images: BadImages = bad_images
+    source: Source
+    transform: Transform
+    sampler: StepSampler
+    bad_images: BadImages
+    num_views: int = 1
 
     def __getitem__(self, step: int) -> Batch | Exception:
         try:
             return self.make_batch(step)
         except (ValueError, OSError) as error:
-            return error  # raised by the loader: from a worker, torch would wrap the sentence in its traceback
+            return error  # raised by the loader: torch would wrap a worker's error in its traceback
 
     def make_batch(self, step: int) -> Batch:
-        draws = self.order.batch_at(step)
-        block = self.source.read_block(draws.indices)
-        if block is not None:
-            return self.assemble(step, self.transform(block, draws), draws)
-        skipped: list[str] = []
-        samples = [
-            self.open_sample(epoch, self.list_candidates(epoch, index), skipped)
-            for epoch, index in zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True)
-        ]
-        pixels, draws = self.transform_good_ones([sample for sample in samples if sample is not None], skipped)
-        return replace(self.assemble(step, pixels, draws), skipped=tuple(skipped))
-
-    def assemble(self, step: int, pixels: Tensor, draws: SampleRng) -> Batch:
-        labels = self.source.labels.to_targets(draws.indices, len(self.source.class_names))
-        return Batch(image=pixels, target=torch.from_numpy(labels), index=torch.from_numpy(draws.indices), step=step)
-
-    def transform_good_ones(self, samples: list[Sample], skipped: list[str]) -> tuple[Tensor, SampleRng]:
-        """Only decoding tells whether what follows a good header is good, too: then it is all done once more without it."""
+        """Read, augment and collate the samples of a step, without the images that cannot be read."""
+        rng = self.sampler.batch_at(step)
+        block = self.source.read_block(rng.indices)
+        if block is not None:  # small images in memory: no file can be bad
+            return self.collate(step, block, rng)
+        slots = Slots(self.source, self.sampler, self.bad_images, rng)  # files with a bad header are replaced here
         while True:
-            epochs = np.array([sample.epoch for sample in samples], np.int64)
-            indices = np.array([sample.index for sample in samples], np.int64)
-            draws = SampleRng(self.order.seed, epochs, indices)
             try:
-                return self.transform([sample.image for sample in samples], draws), draws
-            except BadImage as error:
-                place = next((place for place, sample in enumerate(samples) if sample.image is error.image), None)
-                if self.bad_images == "error" or place is None:
-                    raise
-                bad = samples.pop(place)
-                skipped.append(bad.image.name)
-                other = self.open_sample(bad.epoch, bad.candidates, skipped)
-                samples[place:place] = [] if other is None else [other]
+                return self.collate(step, slots.images, slots.rng, tuple(slots.skipped))
+            except BadImage as error:  # some files fail only when decoded
+                slots.replace(error)
 
-    def open_sample(self, epoch: int, candidates: Iterator[int], skipped: list[str]) -> Sample | None:
-        """With the first candidate that has a good header; None if there is none, which may be only in evaluation."""
+    def collate(self, step: int, images: Images, rng: SampleRng, skipped: tuple[str, ...] = ()) -> Batch:
+        """Transform the images once for each view; the first view also gives the targets."""
+        targets = torch.from_numpy(self.source.labels.to_targets(rng.indices, len(self.source.class_names)))
+        image, target = self.transform(images, targets, rng)
+        views = tuple(self.transform(images, targets, replace(rng, view=view))[0] for view in range(1, self.num_views))
+        return Batch(image, target, torch.from_numpy(rng.indices), step, views, skipped)
+
+
+@dataclass
+class Slot:
+    """One sample of a batch: its opened image, and the indices of images that may replace it."""
+
+    epoch: int
+    index: int
+    image: LazyImage
+    candidates: Iterator[int]
+
+
+class Slots:
+    """Samples of one batch with bad images replaced (training) or left out (evaluation)."""
+
+    def __init__(self, source: Source, sampler: StepSampler, bad_images: BadImages, rng: SampleRng) -> None:
+        """Open the images of `rng`, or their replacements."""
+        self.source = source
+        self.sampler = sampler
+        self.bad_images: BadImages = bad_images
+        self.skipped: list[str] = []
+        self.slots: list[Slot] = []
+        for epoch, index in zip(rng.epochs.tolist(), rng.indices.tolist(), strict=True):
+            self.slots += self.open_slot(epoch, self.list_candidates(epoch, index))
+
+    @property
+    def images(self) -> list[LazyImage]:
+        return [slot.image for slot in self.slots]
+
+    @property
+    def rng(self) -> SampleRng:
+        """Random numbers of the samples as they are now; a replacement draws its own."""
+        epochs, indices = ([getattr(slot, name) for slot in self.slots] for name in ("epoch", "index"))
+        return SampleRng(self.sampler.seed, np.array(epochs, np.int64), np.array(indices, np.int64))
+
+    def replace(self, error: BadImage) -> None:
+        """Replace the image that failed to decode, or raise its error if bad images are errors."""
+        position = next((position for position, slot in enumerate(self.slots) if slot.image is error.image), None)
+        if self.bad_images == "error" or position is None:
+            raise error
+        bad = self.slots[position]
+        self.skipped.append(bad.image.name)
+        self.slots[position : position + 1] = self.open_slot(bad.epoch, bad.candidates)
+
+    def open_slot(self, epoch: int, candidates: Iterator[int]) -> list[Slot]:
+        """Open the first candidate with a valid header; the list is empty if there is none, which happens in evaluation."""
         cause = None
         for index in candidates:
             try:
-                return Sample(epoch, candidates, index, self.source.read(index)[0])
+                return [Slot(epoch, index, self.source.read(index)[0], candidates)]
             except BadImage as error:
                 if self.bad_images == "error":
                     raise
-                skipped.append(self.source.name(index))
+                self.skipped.append(self.source.name(index))
                 cause = error
-        if self.order.shuffle:
-            raise ValueError(f"The data is damaged beyond skipping, {MAX_REPLACEMENTS} images in a row are bad: {cause}")
-        return None
+        if self.sampler.shuffle:
+            raise ValueError(f"{MAX_REPLACEMENTS} randomly chosen images in a row cannot be read: repair the data ({cause})")
+        return []
 
     def list_candidates(self, epoch: int, index: int) -> Iterator[int]:
-        """The image itself and, in training, others to take its place."""
+        """Yield the image itself and, in training, random others to replace it."""
         yield index
-        if self.order.shuffle:
+        if self.sampler.shuffle:
             for attempt in range(MAX_REPLACEMENTS):
-                yield int(hash_keys(self.order.seed, RngStream.REPLACEMENT, epoch, index, attempt)) % len(self.source)
+                yield int(hash_keys(self.sampler.seed, RngStream.REPLACEMENT, epoch, index, attempt)) % len(self.source)
 
 
-def leave_group(worker: int) -> None:
-    """Out of reach of signals to the whole group of processes, as Ctrl-C's or torchrun's: the run ends its workers itself."""
+def leave_process_group(worker: int) -> None:
+    """Keep signals to the process group, e.g. Ctrl-C or torchrun's, away from a worker: the run ends its workers itself."""
     os.setpgrp()
 
 
 def choose_num_workers(source: Source) -> int:
-    """None for images in memory, else one for each processor that this process has to itself."""
+    """Return the default number of workers: 0 for images in memory, else one per CPU that this rank can use."""
     if source.read_block(np.zeros(0, np.int64)) is not None:
         return 0
-    num_neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this run on the machine, says torchrun
-    return max(1, min(MAX_WORKERS, count_cpus() // num_neighbours))
+    ranks_on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
+    return max(1, min(MAX_WORKERS, count_cpus() // ranks_on_machine))

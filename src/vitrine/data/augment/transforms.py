@@ -1,4 +1,4 @@
-"""From images as they are stored to a batch of bytes: what training does to them, and what evaluation does.
+"""Transforms from stored images to a batch of uint8 images: TrainTransform with augmentation, EvalTransform without.
 
 Letters: B images, H x W pixels, C channels.
 """
@@ -14,32 +14,39 @@ from torch import Tensor
 from vitrine.data.augment.crops import as_tensor, draw_crop_boxes, draw_offsets, resample_block, resample_images
 from vitrine.data.augment.rand_augment import RandAugment
 from vitrine.data.augment.random_erasing import NUM_DRAWS, random_erase
+from vitrine.data.batch import Target
 from vitrine.data.config import AugmentConfig
 from vitrine.data.image import LazyImage, fit_channels
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.sampling import RngStream, SampleRng
 
 Images = Sequence[LazyImage] | np.ndarray
-"""Images of their own, or a block (B, H, W, C) of bytes that lies in memory."""
+"""Images of any size, or a uint8 block (B, H, W, C) in memory."""
 
 
 class Transform(Protocol):
-    def __call__(self, images: Images, draws: SampleRng) -> Tensor:
-        """Bytes (B, C, H, W), the channels of a pixel side by side in memory (channels_last)."""
+    """Function that makes a batch of images of equal size, and changes their targets where it has to."""
+
+    def __call__(self, images: Images, targets: Target, rng: SampleRng) -> tuple[Tensor, Target]:
+        """Return images as uint8 (B, C, H, W) in channels_last memory layout, and their targets.
+
+        Arguments are left unchanged. For several views of the same images it is called again with another `rng.view`; the
+        targets of the first view are used.
+        """
         ...
 
 
 class EvalTransform:
-    """Resize and centre crop of the preprocessing, nothing random."""
+    """Resize and centre crop as given by the preprocessing."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
 
-    def __call__(self, images: Images, draws: SampleRng) -> Tensor:
-        return to_tensor(self.prepare(images))
+    def __call__(self, images: Images, targets: Target, rng: SampleRng) -> tuple[Tensor, Target]:
+        return to_tensor(self.prepare(images)), targets
 
     def prepare(self, images: Images) -> np.ndarray:
-        """(B, H, W, C), pixel for pixel what `Preprocessing.prepare` gives."""
+        """Return (B, H, W, C), equal to `Preprocessing.prepare` of each image."""
         crop, num_channels = self.preprocessing.crop, self.preprocessing.num_channels
         if isinstance(images, np.ndarray):
             if self.preprocessing.compute_resized_size(*images.shape[1:3]) == images.shape[1:3] == crop:
@@ -53,12 +60,12 @@ class EvalTransform:
 
 
 class TrainTransform:
-    """A random crop, then flip, RandAugment and erasing, each drawn for the sample and the epoch."""
+    """Random crop, flip, RandAugment and random erasing, in this order. Targets stay as they are."""
 
     def __init__(self, config: AugmentConfig, preprocessing: Preprocessing) -> None:
-        """Size and channels are those that the model takes."""
+        """Take image size and channels from the preprocessing."""
         self.config = config
-        self.evaluation = EvalTransform(preprocessing)
+        self.eval_transform = EvalTransform(preprocessing)
         self.size = preprocessing.crop
         self.num_channels = preprocessing.num_channels
         self.rand_augment = RandAugment(config.rand_augment_ops, config.rand_augment_magnitude)
@@ -66,51 +73,52 @@ class TrainTransform:
         side = config.resize
         self.square = (round(height * 8 / 7), round(width * 8 / 7)) if side is None else (side, side)
         if side is not None and side < max(self.size):
-            raise ValueError(f"resize={side} must be at least the size that the model takes, {height} x {width}: raise it.")
+            raise ValueError(f"resize={side} must be at least the image size of the model, {height} x {width}.")
 
-    def __call__(self, images: Images, draws: SampleRng) -> Tensor:
-        pixels = self.crop(images, draws)  # (B, H, W, C)
+    def __call__(self, images: Images, targets: Target, rng: SampleRng) -> tuple[Tensor, Target]:
+        pixels = self.crop(images, rng)  # (B, H, W, C)
         if isinstance(images, np.ndarray) and np.may_share_memory(pixels, images):
-            pixels = pixels.copy()  # what was given is left alone
+            pixels = pixels.copy()  # flips are done in place
         if self.config.flip:
-            flip(pixels, draws.uniforms(RngStream.FLIP, 1)[:, 0] < 0.5)
+            flip_left_right(pixels, rng.uniforms(RngStream.FLIP, 1)[:, 0] < 0.5)
         if self.config.rand_augment_ops > 0:
-            pixels = self.rand_augment(pixels, draws.uniforms(RngStream.RAND_AUGMENT, self.rand_augment.num_draws))
+            pixels = self.rand_augment(pixels, rng.uniforms(RngStream.RAND_AUGMENT, self.rand_augment.num_draws))
         if self.config.erase_rate > 0:
-            uniforms = draws.uniforms(RngStream.ERASING, NUM_DRAWS)
+            uniforms = rng.uniforms(RngStream.ERASING, NUM_DRAWS)
             pixels = random_erase(pixels, self.config.erase_rate, uniforms, self.config.erase_fill)
-        return to_tensor(pixels)
+        return to_tensor(pixels), targets
 
-    def crop(self, images: Images, draws: SampleRng) -> np.ndarray:
+    def crop(self, images: Images, rng: SampleRng) -> np.ndarray:
+        """Crop and resize the images to (B, H, W, C), as `AugmentConfig.crop` says."""
         kind, padding = self.config.crop, self.config.padding
         if kind == "none":
-            return self.evaluation.prepare(images)
-        sizes = measure(images)
+            return self.eval_transform.prepare(images)
+        sizes = image_sizes(images)
         if kind == "inception":
-            boxes = draw_crop_boxes(sizes, draws, self.config.crop_area, self.config.crop_ratio)
+            boxes = draw_crop_boxes(sizes, rng, self.config.crop_area, self.config.crop_ratio)
             return self.resample(images, boxes, self.size)
         whole = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
         if kind == "pad":
-            offsets = draw_offsets((2 * padding, 2 * padding), draws)
+            offsets = draw_offsets((2 * padding, 2 * padding), rng)
             return cut_windows(pad(self.resample(images, whole, self.size), padding), offsets, self.size)
         room = self.square[0] - self.size[0], self.square[1] - self.size[1]
-        return cut_windows(self.resample(images, whole, self.square), draw_offsets(room, draws), self.size)
+        return cut_windows(self.resample(images, whole, self.square), draw_offsets(room, rng), self.size)
 
     def resample(self, images: Images, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        if isinstance(images, np.ndarray):
-            return resample_block(images, boxes, size, self.config.interpolation, self.num_channels)
-        return resample_images(images, boxes, size, self.config.interpolation, self.num_channels)
+        """Cut the boxes (B, 4) out of the images and resize them to one size."""
+        resample = resample_block if isinstance(images, np.ndarray) else resample_images
+        return resample(images, boxes, size, self.config.interpolation, self.num_channels)  # type: ignore[arg-type]
 
 
-def measure(images: Images) -> np.ndarray:
-    """Heights and widths (B, 2)."""
+def image_sizes(images: Images) -> np.ndarray:
+    """Return heights and widths (B, 2) of the images."""
     if isinstance(images, np.ndarray):
         return np.tile(np.array(images.shape[1:3]), (len(images), 1))
     return np.array([(image.height, image.width) for image in images], dtype=np.int64).reshape(-1, 2)
 
 
 def pad(images: np.ndarray, padding: int) -> np.ndarray:
-    """Black pixels all around (B, H, W, C)."""
+    """Add black pixels on all four sides of images (B, H, W, C)."""
     height, width = images.shape[1:3]
     padded = np.zeros((len(images), height + 2 * padding, width + 2 * padding, images.shape[3]), dtype=np.uint8)
     padded[:, padding : padding + height, padding : padding + width] = images
@@ -118,20 +126,21 @@ def pad(images: np.ndarray, padding: int) -> np.ndarray:
 
 
 def cut_windows(images: np.ndarray, offsets: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """From each of (B, H, W, C) the window of `size` whose top and left are in `offsets` (B, 2)."""
+    """Cut a window of `size` out of each image (B, H, W, C), with its top and left from `offsets` (B, 2)."""
     b, height, width, c = images.shape
-    rows = images.reshape(b, height, width * c)  # so that a row of the window is one run of bytes
+    rows = images.reshape(b, height, width * c)  # so that a row of the window is contiguous
     windows = sliding_window_view(rows, (size[0], size[1] * c), axis=(1, 2))  # type: ignore[call-overload]
     return windows[np.arange(b), offsets[:, 0], offsets[:, 1] * c].reshape(b, *size, c)
 
 
-def flip(images: np.ndarray, chosen: np.ndarray) -> None:
-    """Swap left and right in the chosen of (B, H, W, C), in place."""
+def flip_left_right(images: np.ndarray, chosen: np.ndarray) -> None:
+    """Flip the chosen images of (B, H, W, C) in place."""
     rows = np.flatnonzero(chosen)
-    # torch reverses rows of bytes many at a time, and NumPy one by one.
-    turned = torch.from_numpy(images[rows]).permute(0, 3, 1, 2).flip(3).permute(0, 2, 3, 1)
-    images[rows] = turned.numpy()
+    # torch reverses many bytes at a time, NumPy one by one.
+    flipped = torch.from_numpy(images[rows]).permute(0, 3, 1, 2).flip(3).permute(0, 2, 3, 1)
+    images[rows] = flipped.numpy()
 
 
 def to_tensor(pixels: np.ndarray) -> Tensor:
+    """View (B, H, W, C) as a tensor (B, C, H, W)."""
     return as_tensor(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)

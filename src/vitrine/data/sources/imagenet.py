@@ -125,7 +125,7 @@ def load_synsets(path: Path) -> list[tuple[int, str, str]]:
         raise ValueError(f"{path} has no structures in synsets, as the devkit's file has: fetch it again.")
     found = []
     for position, synset in enumerate(synsets, start=1):
-        number, children = (to_integers(synset.get(field)) for field in ("ILSVRC2012_ID", "num_children"))
+        number, children = (to_integer(synset.get(field)) for field in ("ILSVRC2012_ID", "num_children"))
         wnid, words = synset.get("WNID"), synset.get("words")
         if number is None or children is None or not is_wnid(wnid) or not isinstance(words, str):
             raise ValueError(f"{path} has no ILSVRC2012_ID, WNID, words and num_children in synset {position}: fetch it again.")
@@ -136,7 +136,7 @@ def load_synsets(path: Path) -> list[tuple[int, str, str]]:
     return found
 
 
-def to_integers(value: Value | None) -> int | None:
+def to_integer(value: Value | None) -> int | None:
     if not isinstance(value, np.ndarray) or value.size != 1 or not np.isfinite(value).all():
         return None
     number = value.item()
