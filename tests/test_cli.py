@@ -1,4 +1,4 @@
-"""The command line: help for people, one sentence and status 2 for mistakes."""
+"""The command line: help, one line and status 2 for a mistake, one line for a warning."""
 
 import subprocess
 import sys
@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
-from tests.test_package import BLOCKS
+from tests.test_package import BLOCK_TORCH
 from vitrine import cli
-from vitrine.core.console import warn_user
+from vitrine.core.console import VitrineWarning, warn_user
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
@@ -24,37 +24,44 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name}  " in out for name in cli.COMMANDS)
 
 
-def test_nothing_to_do_is_a_mistake_that_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_help_is_shown_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)
     assert code == 2
     assert "usage: vitrine COMMAND" in out
 
 
-def test_an_unknown_command_offers_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "model")
     assert (code, out) == (2, "")
-    assert err == "vitrine: Unknown command 'model'. Nearest: models. All commands: `vitrine --help`.\n"
-
-
-def test_a_mistake_within_a_command_costs_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "models", "ViT-B/17x")
-    assert (code, out) == (2, "")
-    assert err.startswith("vitrine: Unknown model 'ViT-B/17x'. Nearest: ViT-B/16")
+    assert err.startswith("vitrine: Unknown command 'model'. Nearest: models.")
     assert err.count("\n") == 1
 
 
-def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "models", "--bogus", "3")
+def test_an_error_within_a_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "models", "ViT-B/17x")
     assert (code, out) == (2, "")
-    assert err == "vitrine: Unrecognized options: --bogus, 3. All options: `vitrine models --help`.\n"
+    assert "'ViT-B/17x'" in err
+    assert "ViT-B/16" in err
+    assert err.count("\n") == 1
 
 
-def test_a_value_of_the_wrong_kind_costs_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "models", "--num-classes", "x")
-    assert code == 2
-    assert err.startswith("vitrine: Error parsing --num-classes: ")
-    assert "'x'" in err
-    assert err.endswith(" All options: `vitrine models --help`.\n")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["models", "--bogus", "3"], "--bogus, 3"),
+        (["models", "--num-classes", "x"], "--num-classes"),
+        (["data", "pack", "digits", "out", "--bogus"], "--bogus"),
+        (["data", "pack", "--bogus"], "DATA"),
+        (["data", "pack"], "DATA, OUT"),
+    ],
+)
+def test_bad_options_are_one_line_that_names_the_command(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert named in err
+    assert err.endswith(f" All options: `vitrine {cli.split_command(words)[0]} --help`.\n")
     assert err.count("\n") == 1
 
 
@@ -75,7 +82,7 @@ def test_a_command_has_one_word_or_two(arguments: list[str], name: str, rest: li
 
 
 @pytest.mark.parametrize("words", [[], ["foo"], ["foo", "bar"], ["packs"], ["Pack"], ["--help"], ["-h"], ["--size", "3"], [""]])
-def test_the_first_word_of_a_command_alone_leads_to_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_word_alone_leads_to_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "data", *words)
     assert (code, out) == (2, "")
     assert err.startswith("vitrine: Unknown command 'data")
@@ -98,25 +105,51 @@ def test_help_of_a_command_of_two_words(capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
-def test_a_mistake_in_a_command_of_two_words_names_both(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "data", "pack", "--bogus")
-    assert (code, out) == (2, "")
-    assert err.endswith(" All options: `vitrine data pack --help`.\n")
-    assert err.count("\n") == 1
+def test_a_warning_is_one_line_and_printed_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where others change the filters meanwhile, after which Python forgets what it has shown."""
 
-
-def test_a_notice_is_given_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where others have changed the filters meanwhile, after which Python forgets what it showed."""
-
-    def tell(name: str, arguments: list[str]) -> None:
+    def warn(name: str, arguments: list[str]) -> None:
         for text in ("the same", "the same", "another", "the same"):
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
                 warn_user(text)
 
-    monkeypatch.setattr(cli, "run_command", tell)
+    monkeypatch.setattr(cli, "run_command", warn)
     cli.main(["models"])
-    assert capsys.readouterr().err == "vitrine: the same\nvitrine: another\n"
+    assert capsys.readouterr() == ("", "Warning: the same\nWarning: another\n")
+
+
+def test_of_several_processes_one_prints_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with cli.one_line_warnings():
+        warn_user("from rank 1")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_are_python_s_own_after_the_command() -> None:
+    show = warnings.showwarning
+    with pytest.raises(RuntimeError), cli.one_line_warnings():
+        raise RuntimeError
+    assert warnings.showwarning is show
+    with pytest.warns(VitrineWarning):
+        warn_user("assumed")
+
+
+WARNINGS = """
+import warnings
+from vitrine.cli import one_line_warnings
+from vitrine.core.console import warn_user
+with one_line_warnings():
+    warn_user("ours")
+    warnings.warn("theirs")
+"""
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], ["<string>:7: UserWarning: theirs"]), (["-W", "ignore"], [])])
+def test_other_warnings_are_shown_as_python_shows_them(options: list[str], shown: list[str]) -> None:
+    done = subprocess.run([sys.executable, *options, "-c", WARNINGS], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["Warning: ours", *shown]
+    assert done.stdout == ""
 
 
 def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +160,8 @@ def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypat
     assert run(capsys, "models") == (130, "", "")
 
 
-@pytest.mark.parametrize("name", cli.READ_THEIR_OWN)
-def test_commands_that_read_their_own_words_are_commands_like_the_others(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", cli.PARSE_THEIR_OWN)
+def test_commands_that_parse_their_own_arguments_behave_like_the_others(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--help", "-h"):
         code, out, err = run(capsys, name, word)
         assert (code, err) == (0, "")
@@ -142,12 +175,10 @@ def test_commands_that_read_their_own_words_are_commands_like_the_others(name: s
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_help_of_training_needs_no_torch(block: str) -> None:
-    """With the values of a recipe, and of data that was opened for it."""
+def test_help_with_a_recipe_or_data_needs_no_torch() -> None:
     commands = [["train", "digits", "--help"], ["finetune", "a-model", "shapes", "--help"], ["finetune", "--help"]]
     commands.append(["vtab", "a-model", "tasks", "--help"])
-    code = f"""{BLOCKS[block]}
+    code = f"""{BLOCK_TORCH}
 from vitrine.cli import main
 for words in {commands!r}:
     try:

@@ -11,47 +11,47 @@ from typing import Any
 
 import vitrine
 from vitrine.core.arguments import parse_arguments
-from vitrine.core.console import VitrineWarning, print_error
+from vitrine.core.console import VitrineWarning, print_error, print_warning
 
-# Name -> where its function lives, and one line for `vitrine --help`.
+# Command -> its function, and its line in `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "convert": ("vitrine.commands.convert:convert", "a checkpoint from any known format to any other, verified"),
-    "data check": ("vitrine.commands.data_check:data_check", "bad files, copies, leaks and doubtful labels in a data set"),
-    "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "the images of one data set that are in another"),
-    "data pack": ("vitrine.commands.data_pack:data_pack", "decode a data set once, into one memory-mapped file"),
-    "demo": ("vitrine.commands.demo:demo", "the whole story on built-in data or on yours, with a report to look at"),
-    "evaluate": ("vitrine.commands.evaluate:evaluate", "top-1, top-5, loss and calibration, and where a classifier errs"),
-    "features": ("vitrine.commands.features:features", "what a frozen model makes of images, as .npz"),
-    "few-shot": ("vitrine.commands.few_shot:few_shot", "a linear classifier from a few images of each class, as in the paper"),
-    "finetune": ("vitrine.commands.finetune:finetune", "a checkpoint to your own images, in one line"),
-    "inspect": (
-        "vitrine.commands.inspection:inspect",
-        "the attention, positions, filters and features of a model, on a page",
+    "convert": ("vitrine.commands.convert:convert", "convert a checkpoint to another format and verify it"),
+    "data check": (
+        "vitrine.commands.data_check:data_check",
+        "find bad files, duplicates, leaks and doubtful labels in a dataset",
     ),
-    "models": ("vitrine.commands.models:models", "parameters, tokens, GMACs and memory of every model"),
-    "predict": ("vitrine.commands.predict:predict", "the most likely classes of your images"),
-    "probe": ("vitrine.commands.probe:probe", "logistic regression, neighbours and class means on frozen features"),
-    "train": ("vitrine.commands.train:train", "a recipe: pre-train from scratch; resumes by itself"),
-    "vtab": ("vitrine.commands.vtab:vtab", "a checkpoint on the 19 tasks of VTAB-1k: score, groups, figure"),
+    "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "find the images of one dataset in another"),
+    "data pack": ("vitrine.commands.data_pack:data_pack", "decode a dataset once into a memory-mapped file"),
+    "demo": ("vitrine.commands.demo:demo", "run every step on built-in data or yours, with an HTML report"),
+    "evaluate": ("vitrine.commands.evaluate:evaluate", "measure accuracy, loss and calibration of a classifier"),
+    "features": ("vitrine.commands.features:features", "extract image features to .npz"),
+    "few-shot": ("vitrine.commands.few_shot:few_shot", "measure few-shot accuracy as in the paper"),
+    "finetune": ("vitrine.commands.finetune:finetune", "fine-tune a checkpoint on your images"),
+    "inspect": ("vitrine.commands.inspection:inspect", "show attention, positions, filters and features of a model"),
+    "models": ("vitrine.commands.models:models", "list models with parameters, tokens, GMACs and memory"),
+    "predict": ("vitrine.commands.predict:predict", "predict the most likely classes of images"),
+    "probe": ("vitrine.commands.probe:probe", "fit logistic regression, k-NN and class means to frozen features"),
+    "train": ("vitrine.commands.train:train", "train a model by a recipe; an interrupted run is resumed"),
+    "vtab": ("vitrine.commands.vtab:vtab", "score a checkpoint on the 19 tasks of VTAB-1k"),
 }
 
-# Their options have the defaults of a recipe that the first words name, so these come before the others are read.
-READ_THEIR_OWN = ("finetune", "train", "vtab")
+# Commands that parse their own arguments, because the defaults of their options depend on the first words (the recipe).
+PARSE_THEIR_OWN = ("finetune", "train", "vtab")
 
-USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists a command's options"
+USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists the options of a command"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; a user's mistake costs one sentence on standard error and exit status 2."""
+    """Run one command; a mistake of the user is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(describe_commands())
+        print(format_command_list())
         sys.exit(0 if arguments else 2)
     if arguments[0] == "--version":
         print(f"vitrine {vitrine.__version__}")
         sys.exit(0)
     try:
-        with notices_in_a_line():
+        with one_line_warnings():
             run_command(*split_command(arguments))
     except (ValueError, OSError) as error:
         print_error(error)
@@ -61,45 +61,45 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 @contextmanager
-def notices_in_a_line() -> Iterator[None]:
-    """What the library says aloud, once and without the place in its code; other warnings as Python shows them."""
-    show, told = warnings.showwarning, set[str]()
+def one_line_warnings() -> Iterator[None]:
+    """Print each VitrineWarning once, as one line without its place in the code; other warnings appear as usual."""
+    show, seen = warnings.showwarning, set[str]()
 
-    def show_in_a_line(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, VitrineWarning):
-            # Of several processes, one speaks; and of several runs of a checkpoint, the first says what all would.
-            if os.environ.get("RANK", "0") == "0" and str(message) not in told:
-                print_error(str(message))
-            told.add(str(message))
-        else:
-            show(message, category, *place, **options)
+    def show_warning(message: Warning | str, category: type[Warning], *location: Any, **options: Any) -> None:
+        if not issubclass(category, VitrineWarning):
+            show(message, category, *location, **options)
+        elif os.environ.get("RANK", "0") == "0" and str(message) not in seen:  # of several processes, one prints
+            seen.add(str(message))
+            print_warning(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", VitrineWarning)
-        warnings.showwarning = show_in_a_line
+        warnings.showwarning = show_warning
         yield
 
 
 def split_command(arguments: list[str]) -> tuple[str, list[str]]:
-    """The command's name, of one word or two, and what is meant for it."""
+    """Split the words into the name of the command, of one word or two, and its arguments."""
     groups = {name.split()[0] for name in COMMANDS if " " in name}
     num_words = 2 if arguments[0] in groups else 1
     return " ".join(arguments[:num_words]), arguments[num_words:]
 
 
 def run_command(name: str, arguments: list[str]) -> None:
+    """Import the function of a command, parse its arguments and call it."""
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
-        raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(near)}. All commands: `vitrine --help`.")
-    module, name_of_function = COMMANDS[name][0].split(":")
-    function = getattr(import_module(module), name_of_function)
-    if name in READ_THEIR_OWN:
+        nearest = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
+        raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(nearest)}. All commands: `vitrine --help`.")
+    module, function_name = COMMANDS[name][0].split(":")
+    function = getattr(import_module(module), function_name)
+    if name in PARSE_THEIR_OWN:
         function(arguments)
     else:
         parse_arguments(name, function, arguments)()
 
 
-def describe_commands() -> str:
+def format_command_list() -> str:
+    """Return the text of `vitrine --help`."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
     return "\n".join(["Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines])

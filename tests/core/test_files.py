@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all."""
+"""Files and folders are replaced atomically; JSON, CSV and output path checks."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitrine.core.files import atomic_file, atomic_folder, check_output_file, write_csv, write_json
+from vitrine.core.files import MAX_JSON_BYTES, atomic_file, atomic_folder, check_output_files, read_json, write_csv, write_json
 
 
 def test_json_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -29,14 +29,23 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=r"it is a folder\. Give the name of a file in it\."):
-        write_json(tmp_path, 1)
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [("[1]", "object, not a list"), ("{", "not valid JSON"), ("\0", "not valid JSON"), ("[" * 100_000, "JSON")],
+)
+def test_only_json_objects_are_read(content: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"a\.json .*{named}"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"x": 1}')
+    assert read_json(tmp_path / "a.json") == {"x": 1}
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
-        write_json(tmp_path / "nowhere" / "a.json", 1)
+def test_a_huge_file_is_not_read_as_json(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(MAX_JSON_BYTES + 1)  # sparse
+    with pytest.raises(ValueError, match="64 MB"):
+        read_json(tmp_path / "a.json")
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
@@ -44,31 +53,31 @@ CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(rows=st.integers(2, 4).flatmap(lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1)))
-def test_a_table_is_read_back_as_it_was(rows: list[list[str]], tmp_path: Path) -> None:
-    """With whatever commas, quotes, line ends and letters."""
+def test_csv_cells_are_read_back_unchanged(rows: list[list[str]], tmp_path: Path) -> None:
+    """Commas, quotes, line ends and any letters."""
     write_csv(tmp_path / "a.csv", rows[0], rows[1:])
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         assert list(csv.reader(file)) == rows
 
 
-def test_figures_in_a_table_keep_all_digits_and_none_is_an_empty_cell(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", ("name", "share", "wrong"), iter([("größer 猫", 0.1 + 0.2, None), ("b", 7, "c")]))
+def test_numbers_in_csv_keep_all_digits_and_none_is_an_empty_cell(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", ("name", "fraction", "wrong"), iter([("größer 猫", 0.1 + 0.2, None), ("b", 7, "c")]))
     text = (tmp_path / "a.csv").read_text(encoding="utf-8")
-    assert text.splitlines() == ["name,share,wrong", "größer 猫,0.30000000000000004,", "b,7,c"]
+    assert text.splitlines() == ["name,fraction,wrong", "größer 猫,0.30000000000000004,", "b,7,c"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_a_table_without_rows_has_its_head(tmp_path: Path) -> None:
+def test_csv_without_rows_has_its_header(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", ("x", "y"), [])
     assert (tmp_path / "a.csv").read_text().splitlines() == ["x,y"]
 
 
-def test_names_of_files_that_are_no_utf_8_come_back_as_their_bytes(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf_8_keep_their_bytes_in_csv(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", ("image", "class"), [(os.fsdecode(b"\xff.png"), "x")])
     assert (tmp_path / "a.csv").read_bytes().splitlines() == [b"image,class", b"\xff.png,x"]
 
 
-def test_a_table_whose_rows_fail_leaves_the_old_one(tmp_path: Path) -> None:
+def test_rows_that_fail_leave_the_old_csv(tmp_path: Path) -> None:
     def fail() -> Iterator[tuple[str]]:
         yield ("new",)
         raise ValueError("no more rows")
@@ -79,25 +88,26 @@ def test_a_table_whose_rows_fail_leaves_the_old_one(tmp_path: Path) -> None:
     assert read_tree(tmp_path) == {"a.csv": "old"}
 
 
-def test_a_place_for_a_file_is_asked_for_before_long_work(tmp_path: Path) -> None:
+def test_output_files_are_checked_without_writing(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path)
     for free in ("new.json", "old.json", "link/größer.json"):
-        check_output_file(tmp_path / free)
+        check_output_files(tmp_path / free)
     assert read_tree(tmp_path) == {"old.json": "old"}  # nothing is made or changed
     for folder in (tmp_path, tmp_path / "link"):
-        with pytest.raises(IsADirectoryError, match=r"^Cannot write .*: it is a folder\. Give the name of a file in it\.$"):
-            check_output_file(folder)
+        with pytest.raises(IsADirectoryError, match="folder"):
+            check_output_files(folder)
     for missing in (tmp_path / "no" / "a.json", tmp_path / "old.json" / "a.json"):
-        with pytest.raises(
-            FileNotFoundError, match=r"^Cannot write .*a\.json: the folder .* does not exist\. Create it first\.$"
-        ):
-            check_output_file(missing)
+        with pytest.raises(FileNotFoundError, match=r"a\.json.*does not exist"):
+            check_output_files(None, missing)
+    check_output_files(None, tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ValueError, match=r"a.*link/a"):
+        check_output_files(tmp_path / "a", None, tmp_path / "link" / "a")
 
 
-def test_a_place_here_needs_no_folder_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_a_folder_is_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    check_output_file(Path("a.json"))
+    check_output_files(Path("a.json"))
     write_csv(Path("a.csv"), ("x",), [])
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
@@ -191,23 +201,21 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", [{"a/photo.jpg": "mine"}, {"a/config.json/inner": "mine"}, {"a": "mine"}])
-def test_what_is_not_ours_is_refused(foreign: dict[str, str], tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_replaced(foreign: dict[str, str], tmp_path: Path) -> None:
     make_tree(tmp_path, foreign)
-    with pytest.raises(
-        FileExistsError, match=r"Cannot write the folder .*a: there is something else of that name \(.*\)\. Choose another"
-    ):
+    with pytest.raises(FileExistsError, match=r"a.*\((photo\.jpg|config\.json|a)\)"):
         write_folder(tmp_path / "a", "new")
     assert read_tree(tmp_path) == foreign
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_the_missing_folder_above_is_named(write: Callable[..., None], tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"Cannot write .*b: the folder .*no does not exist\. Create it first\."):
+def test_a_missing_parent_folder_is_named(write: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"b.*no does not exist"):
         write(tmp_path / "no" / "b", "new")
     assert list(tmp_path.iterdir()) == []
 
 
-# Ends the process as SIGKILL would, with nothing cleaned up: within the block, or at the renaming that it is told to.
+# Ends the process as SIGKILL would, with nothing cleaned up: within the block, or at the given rename.
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -232,7 +240,7 @@ def kill_while_writing(kind: str, path: Path, survived_renames: int = 0) -> None
     assert [beside.name for beside in path.parent.iterdir()] != [path.name]
 
 
-def test_what_a_killed_job_left_of_a_file_is_cleaned(tmp_path: Path) -> None:
+def test_the_remains_of_a_killed_process_are_replaced(tmp_path: Path) -> None:
     write_file(tmp_path / "a", "old")
     kill_while_writing("file", tmp_path / "a")
     assert (tmp_path / "a").read_text() == "old"
@@ -241,7 +249,7 @@ def test_what_a_killed_job_left_of_a_file_is_cleaned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("survived_renames", [0, 1])
-def test_what_a_killed_job_left_of_a_folder_is_cleaned(survived_renames: int, tmp_path: Path) -> None:
+def test_the_remains_of_a_folder_of_a_killed_process_are_removed(survived_renames: int, tmp_path: Path) -> None:
     make_tree(tmp_path, OLD_FOLDER)
     kill_while_writing("folder", tmp_path / "a", survived_renames)
     write_folder(tmp_path / "a", "new")
@@ -250,8 +258,8 @@ def test_what_a_killed_job_left_of_a_folder_is_cleaned(survived_renames: int, tm
 
 
 @pytest.mark.parametrize("survived_renames", [0, 1])
-def test_the_old_folder_outlives_a_killed_job_and_a_failure(survived_renames: int, tmp_path: Path) -> None:
-    """Killed between the two renames, the old content lies under another name, and is still the only whole one."""
+def test_the_old_folder_survives_a_killed_process_and_a_failure(survived_renames: int, tmp_path: Path) -> None:
+    """Killed between the two renames, the old content has another name and is the only complete one."""
     make_tree(tmp_path, OLD_FOLDER)
     kill_while_writing("folder", tmp_path / "a", survived_renames)
     with pytest.raises(OSError, match="disk full"):

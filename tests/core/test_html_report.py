@@ -1,8 +1,4 @@
-"""Tests of core/html_report.py.
-
-Figures become files, whole or not at all, and matplotlib is left as it was.
-The page stands by itself and takes names as they come.
-"""
+"""Figures are saved atomically without pyplot; a report embeds its images and escapes names."""
 
 import base64
 import re
@@ -16,7 +12,7 @@ from matplotlib import figure as matplotlib_figure
 from matplotlib.artist import Artist
 from PIL import Image
 
-from vitrine.core.html_report import Commands, Figure, Gallery, Section, Table, save_figure, shorten, write_html_report
+from vitrine.core.html_report import Commands, Figure, Gallery, Section, Table, save_figure, shorten_label, write_html_report
 
 
 class Broken(Artist):
@@ -45,13 +41,13 @@ def test_a_figure_is_written_as_png(tmp_path: Path) -> None:
         assert image.convert("RGB").getpixel((99, 49)) == (255, 0, 0)
 
 
-def test_it_is_png_whatever_the_name(tmp_path: Path) -> None:
+def test_a_figure_is_png_whatever_its_name(tmp_path: Path) -> None:
     save_figure(make_figure(), tmp_path / "curves")
     with Image.open(tmp_path / "curves") as image:
         assert image.format == "PNG"
 
 
-def test_an_old_file_is_replaced_by_a_whole_one_only(tmp_path: Path) -> None:
+def test_a_failed_drawing_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("old")
     with pytest.raises(RuntimeError, match="cannot be drawn"):
         save_figure(make_figure(artist=Broken()), tmp_path / "a.png")
@@ -62,26 +58,19 @@ def test_an_old_file_is_replaced_by_a_whole_one_only(tmp_path: Path) -> None:
         image.load()
 
 
-def test_letters_that_the_font_lacks_are_no_news(tmp_path: Path) -> None:
+def test_letters_that_the_font_lacks_are_not_warned_about(tmp_path: Path) -> None:
     save_figure(make_figure("猫 🐈 \u0600"), tmp_path / "a.png")
 
 
-def test_other_warnings_are(tmp_path: Path) -> None:
+def test_other_warnings_are_shown(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="something else"):
         save_figure(make_figure(artist=Doubtful()), tmp_path / "a.png")
-
-
-def test_a_place_that_is_none_costs_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=r"it is a folder\. Give the name of a file in it\."):
-        save_figure(make_figure(), tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
-        save_figure(make_figure(), tmp_path / "nowhere" / "a.png")
 
 
 UNTOUCHED = """
 import sys
 from pathlib import Path
-from vitrine.core.html_report import save_figure, shorten
+from vitrine.core.html_report import save_figure, shorten_label
 assert "matplotlib" not in sys.modules
 from matplotlib.figure import Figure
 save_figure(Figure(), Path(sys.argv[1]))
@@ -89,17 +78,17 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
 
-def test_no_window_is_chosen_for_the_process(tmp_path: Path) -> None:
+def test_saving_a_figure_does_not_import_pyplot(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", UNTOUCHED, str(tmp_path / "a.png")], check=True)
 
 
 def test_long_names_are_cut() -> None:
-    assert shorten("x" * 28) == "x" * 28
-    assert shorten("x" * 29) == "x" * 27 + "…"
-    assert shorten("") == ""
+    assert shorten_label("x" * 28) == "x" * 28
+    assert shorten_label("x" * 29) == "x" * 27 + "…"
+    assert shorten_label("") == ""
 
 
-def test_figures_are_inside_and_nothing_is_fetched(tmp_path: Path) -> None:
+def test_images_are_embedded_and_text_is_escaped(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4), "red").save(tmp_path / "one.png")
     section = Section("<Attention>", "What & where", [Figure(tmp_path / "one.png")])
     write_html_report(tmp_path / "index.html", "Inside <script>", "5 images", [section])
@@ -112,15 +101,15 @@ def test_figures_are_inside_and_nothing_is_fetched(tmp_path: Path) -> None:
     assert base64.b64decode(content) == (tmp_path / "one.png").read_bytes()
 
 
-def test_names_that_are_no_utf8_do_no_harm(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_shown_with_question_marks(tmp_path: Path) -> None:
     write_html_report(tmp_path / "index.html", "Inside caf\udce9", "", [])
     assert "caf?" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
-def test_tables_commands_and_galleries_say_what_they_hold(tmp_path: Path) -> None:
+def test_tables_commands_and_galleries_are_rendered(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4), "red").save(tmp_path / "one.jpg")
     gallery = Gallery([Figure((tmp_path / "one.jpg").read_bytes(), "a <b>")])
-    parts = [Table(("name", "share"), [("x & y", "3 %")]), Commands(("vitrine demo", "vitrine models")), gallery]
+    parts = [Table(("name", "fraction"), [("x & y", "3 %")]), Commands(("vitrine demo", "vitrine models")), gallery]
     write_html_report(tmp_path / "index.html", "Report", "", [Section("All", "", parts)])
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "<td>x &amp; y</td><td>3 %</td>" in text

@@ -1,1 +1,1 @@
-"""What every package needs: errors, files, console, reports, hub, devices."""
+"""Shared by every package: command-line parsing, config checks, console, files, HTML reports, Hugging Face Hub, devices."""

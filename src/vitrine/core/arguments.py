@@ -1,73 +1,183 @@
-"""From words on the command line to values, by tyro; what cannot be read is a sentence."""
+"""Command-line parsing with tyro: options become function arguments or dataclass fields, mistakes become one sentence.
+
+tyro is imported on first use, so that `vitrine --help` does not wait for it.
+"""
 
 import io
-import re
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr
-from functools import partial, wraps
-from itertools import groupby
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from tyro._arguments import ArgumentDefinition
+    from tyro._errors import ParseErrorEvent
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+        StructConstructorSpec,
+        StructTypeInfo,
+    )
 
 Options = TypeVar("Options")
 
+OPTION_ALIASES: dict[str, str] = {}
+"""Former spellings of renamed options, {"--old": "--new"}; they are still accepted."""
+
 
 def parse_arguments(name: str, command: Callable[..., None], arguments: list[str]) -> Callable[[], None]:
-    """The command with its arguments, ready to be called."""
+    """Return the command with its arguments bound, ready to be called."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = signature(command).parameters.values()
+    shown = [each.replace(annotation=with_readable_help(each.name, hints[each.name], each.default)) for each in parameters]
 
-    @wraps(command)
     def bind(*values: Any, **options: Any) -> Callable[[], None]:
         return partial(command, *values, **options)
 
-    return read(name, bind, arguments)
+    bind.__doc__ = command.__doc__
+    bind.__annotations__ = {each.name: each.annotation for each in shown}
+    bind.__signature__ = signature(command).replace(parameters=shown)  # pyright: ignore[reportFunctionMemberAccess]
+    return parse(name, bind, arguments)
 
 
-def parse_options(name: str, kind: type[Options], arguments: list[str], defaults: Options) -> Options:
-    """A dataclass whose fields are options, those that were not given as in `defaults`."""
-    return read(name, kind, arguments, default=defaults)
+def parse_options(name: str, config_class: type[Options], arguments: list[str], defaults: Options) -> Options:
+    """Return a dataclass whose fields are options; fields that are not given are as in `defaults`."""
+    return parse(name, config_class, arguments, default=defaults)
 
 
-def parse_known_options(kind: type[Options], arguments: list[str], defaults: Options) -> Options | None:
-    """The same of words among which there are others; None where one of its own cannot be read."""
+def parse_known_options(config_class: type[Options], arguments: list[str], defaults: Options) -> Options | None:
+    """Parse only the options of this dataclass and ignore all others; None if one of them has a bad value."""
+    import tyro
+
+    arguments = replace_aliases(arguments)
     try:
         with redirect_stderr(io.StringIO()):
-            tyro = load_tyro()
-            return tyro.cli(kind, args=arguments, default=defaults, return_unknown_args=True, add_help=False)[0]
+            return tyro.cli(config_class, args=arguments, default=defaults, return_unknown_args=True, add_help=False)[0]
     except SystemExit:
         return None
 
 
-def read(name: str, kind: Callable[..., Any], arguments: list[str], **more: Any) -> Any:
-    complaint = io.StringIO()
-    try:
-        with redirect_stderr(complaint):
-            return load_tyro().cli(kind, prog=f"vitrine {name}", args=arguments, **more)
-    except SystemExit as stop:
-        if stop.code in (None, 0):
-            raise
-        sentence = re.sub(r"^Error parsing recipe[\w.]*: (?=\w+=)", "", unbox(complaint.getvalue()))  # then it is ours already
-        for word in arguments:  # a long one is broken where the box ends
-            sentence = re.sub(" ?".join(map(re.escape, word)), lambda _, word=word: word, sentence)
-        raise ValueError(f"{sentence} All options: `vitrine {name} --help`.") from None
-
-
-def unbox(complaint: str) -> str:
-    """The sentence in the box that tyro draws: what stands below its title, up to the next rule."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", complaint)  # colours, where it found a terminal
-    lines = [line.strip("│| ") for line in plain.splitlines()[1:]]
-    sections = [" ".join(text) for is_rule, text in groupby(lines, lambda line: set(line) <= set("─-╰╯")) if not is_rule]
-    sentence = sections[0] if sections else plain.strip()
-    return sentence if sentence.endswith(".") else f"{sentence}."
-
-
-def load_tyro() -> ModuleType:
-    """tyro, imported once a command's name is known, so that `vitrine --help` does not wait for it."""
+def parse(name: str, target: Callable[..., Any], arguments: list[str], **options: Any) -> Any:
+    """Parse the arguments of the command `name`; bad input raises ValueError with one sentence."""
     import tyro
 
-    if sys.modules.get("torch", tyro) is None:
-        # Where torch is blocked, tyro takes the None in its place for a loaded torch; its rules are made at first use.
-        del sys.modules["torch"]
-        tyro.cli(int, args=["0"])
-        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]  (how Python itself marks a blocked import)
-    return tyro
+    def raise_sentence(event: "ParseErrorEvent") -> None:
+        sentence = describe_parse_error(event)
+        if sentence is not None:
+            raise ValueError(f"{sentence} All options: `vitrine {name} --help`.")
+
+    arguments = replace_aliases(arguments)
+    with intercept_parse_errors(raise_sentence):
+        return tyro.cli(target, prog=f"vitrine {name}", args=arguments, registry=build_registry(), **options)
+
+
+def replace_aliases(arguments: Iterable[str]) -> list[str]:
+    """Replace former spellings of options, alone or as `--old=value`, by the current ones."""
+    split = (word.partition("=") for word in arguments)
+    return [OPTION_ALIASES.get(option, option) + sign + value for option, sign, value in split]
+
+
+def intercept_parse_errors(hook: "Callable[[ParseErrorEvent], None]") -> AbstractContextManager[None]:
+    """Call `hook` with tyro's typed parse errors.
+
+    The module is private. Where a tyro release lacks it, tyro prints its own message and exits with status 2.
+    """
+    try:
+        from tyro._errors import on_parse_error
+    except ImportError:
+        return nullcontext()
+    return on_parse_error(hook)
+
+
+def describe_parse_error(event: "ParseErrorEvent") -> str | None:
+    """Return one sentence for a parse error, or None for a kind that is left to tyro's own output."""
+    from tyro import _errors
+
+    if isinstance(event, _errors.MissingArgs):
+        missing = ", ".join(option_name(each.arg) for each in event.missing_arguments)
+        unknown = f" Unrecognised options: {', '.join(event.unrecognized_tokens)}." if event.unrecognized_tokens else ""
+        return f"Missing: {missing}.{unknown}"
+    if isinstance(event, _errors.UnrecognizedArgs):
+        return f"Unrecognised options: {', '.join(event.tokens)}."
+    if isinstance(event, _errors.InvalidChoice):
+        return f"{option_name(event.argument)} {event.value} must be one of {', '.join(event.choices)}."
+    if isinstance(event, _errors.BadValue):
+        if event.argument.is_positional():
+            return f"Missing: {option_name(event.argument)}."
+        return f"{option_name(event.argument)} expects a value ({event.argument.lowered.metavar})."
+    if isinstance(event, _errors.InstantiationFailure):
+        message = event.message if event.message.endswith(".") else f"{event.message}."
+        if event.argument is None:  # raised by a check in a config dataclass, which names the field itself
+            return message
+        return f"{option_name(event.argument)} expects {event.argument.lowered.metavar}: {message}"
+    return None
+
+
+def option_name(argument: "ArgumentDefinition") -> str:
+    """Return `--option`, or the metavar of a positional argument."""
+    return str(argument.lowered.metavar) if argument.is_positional() else argument.lowered.name_or_flags[0]
+
+
+def build_registry() -> "ConstructorRegistry":
+    """Return tyro rules for readable help: `PATH` instead of `{None}|PATH`, no `(default: None)`, no `--no-no-x`."""
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+        StructConstructorSpec,
+    )
+
+    registry = ConstructorRegistry()
+    is_asking = False
+
+    @registry.primitive_rule
+    def optional_rule(info: "PrimitiveTypeInfo") -> "PrimitiveConstructorSpec[Any] | None":
+        kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+        if get_origin(info.type) not in (Union, UnionType) or len(kinds) != 1 or NoneType not in get_args(info.type):
+            return None
+        spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kinds[0], info.markers))
+        return make_optional(spec) if isinstance(spec, PrimitiveConstructorSpec) else None
+
+    @registry.struct_rule
+    def dataclass_rule(info: "StructTypeInfo") -> "StructConstructorSpec | None":
+        nonlocal is_asking
+        if is_asking:
+            return None
+        is_asking = True
+        try:
+            spec = ConstructorRegistry.get_struct_spec(info)  # by tyro's own rules
+        finally:
+            is_asking = False
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        fields = (replace(each, type=with_readable_help(each.name, each.type, each.default)) for each in spec.fields)
+        return replace(spec, fields=tuple(fields))
+
+    return registry
+
+
+def make_optional(spec: "PrimitiveConstructorSpec[Any]") -> "PrimitiveConstructorSpec[Any]":
+    """Return a spec that also takes the word None, without a mention in its metavar."""
+    return replace(
+        spec,
+        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs != 1 else spec.nargs,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+        choices=None if spec.choices is None else (*spec.choices, "None"),
+    )
+
+
+def with_readable_help(name: str, hint: Any, default: Any) -> Any:
+    """Return the type of an option with notes to tyro on how to show it in `--help`."""
+    from tyro.conf import FlagCreatePairsOff, arg
+
+    if hint is bool and name.startswith("no_"):
+        hint = FlagCreatePairsOff[bool]
+    if default is None or default is False or default == ():
+        return Annotated[hint, arg(help_behavior_hint="")]  # "(default: None)" says nothing; the option's own text does
+    return hint

@@ -1,4 +1,4 @@
-"""Checks that a configuration makes of its own fields, so that a bad run fails before data or weights are touched."""
+"""Checks that config dataclasses run in `__post_init__`, so that a bad run fails before data or weights are touched."""
 
 import math
 from dataclasses import fields
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 def require_field_types(config: "DataclassInstance") -> None:
-    """Every choice, flag and number is what its annotation says; tuples are left to checks of their own."""
+    """Check choices, flags, texts and numbers against their annotations; tuples have checks of their own."""
     for field in fields(config):
         value = getattr(config, field.name)
         kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
         if value is None and NoneType in kinds:
             continue
-        needed = describe_mismatch(value, kinds[0])
-        if needed is not None:
-            raise ValueError(f"{field.name}={value!r} must be {needed}.")
+        expected = find_expected_type(value, kinds[0])
+        if expected is not None:
+            raise ValueError(f"{field.name}={value!r} must be {expected}.")
 
 
-def describe_mismatch(value: object, kind: Any) -> str | None:
-    """What `value` should have been, or None if it is of that kind."""
+def find_expected_type(value: object, kind: Any) -> str | None:
+    """Return what `value` should be, for an error message, or None if it is of type `kind`."""
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         return None if value in choices else f"one of {', '.join(choices)}"
@@ -43,13 +43,14 @@ def is_whole(value: object) -> bool:
 
 
 def require_counts(config: "DataclassInstance", name: str, meaning: str) -> None:
-    """The field is a tuple of whole numbers of at least 1."""
+    """Check that the field is a tuple of integers of at least 1; `meaning` explains them in the error."""
     value = getattr(config, name)
     if not isinstance(value, tuple) or not all(is_whole(item) and item >= 1 for item in value):
         raise ValueError(f"{name}={value!r} must be a tuple of whole numbers of at least 1: {meaning}.")
 
 
 def require_at_least(config: "DataclassInstance", minimum: int, *names: str) -> None:
+    """Check that each of the fields is at least `minimum`."""
     for name in names:
         value = getattr(config, name)
         if value < minimum:
@@ -57,6 +58,7 @@ def require_at_least(config: "DataclassInstance", minimum: int, *names: str) -> 
 
 
 def require_positive(config: "DataclassInstance", *names: str) -> None:
+    """Check that each of the fields is None or above 0."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value <= 0:
@@ -64,6 +66,7 @@ def require_positive(config: "DataclassInstance", *names: str) -> None:
 
 
 def require_rates(config: "DataclassInstance", *names: str) -> None:
+    """Check that each of the fields is in [0, 1), e.g. a dropout rate."""
     for name in names:
         value = getattr(config, name)
         if not 0 <= value < 1:

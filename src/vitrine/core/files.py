@@ -1,4 +1,4 @@
-"""Writing files and folders whole or not at all."""
+"""Reading and writing files: JSON, CSV, output path checks, the cache folder, and atomic replacement of files and folders."""
 
 import csv
 import errno
@@ -10,86 +10,98 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrine.core.console import format_bytes, join_names, summarise
+from vitrine.core.console import format_bytes, join_names, summarise_error
 
 MAX_JSON_BYTES = 64_000_000
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON from a file that may be anything."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError(f"{path} has {format_bytes(path.stat().st_size)}, far too much for what is read here.")
+    """Read a JSON object from a file that may hold anything."""
+    num_bytes = path.stat().st_size
+    if num_bytes > MAX_JSON_BYTES:
+        raise ValueError(f"{path} is too large for a JSON file: {format_bytes(num_bytes)} > {format_bytes(MAX_JSON_BYTES)}.")
     return parse_json(path.read_bytes(), str(path))
 
 
 def parse_json(text: str | bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object; `name` says in errors where the text came from."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON ({summarise(error)}): fetch or copy it again.") from None
+        raise ValueError(f"{name} is not valid JSON ({summarise_error(error)}): download or copy it again.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{name} must be an object of JSON, not a {type(content).__name__}.")
+        raise ValueError(f"{name} must hold a JSON object, not a {type(content).__name__}.")
     return content
 
 
 def write_json(path: Path, content: Any) -> None:
-    text = json.dumps(content, indent=2, allow_nan=False)  # before anything is opened: it may fail
+    """Write indented JSON atomically; NaN and infinity are errors."""
+    text = json.dumps(content, indent=2, allow_nan=False)  # before the file is opened: this may fail
     with atomic_file(path) as partial:
         partial.write_text(text + "\n")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """With a head; None is an empty cell."""
+    """Write a CSV file with a header atomically; None is an empty cell."""
     with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(rows)
 
 
-def check_output_file(path: Path) -> None:
-    """Before long work: what is written at its end can be written there."""
-    require_folder_of(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give the name of a file in it.")
+def check_output_files(*paths: Path | None) -> None:
+    """Check, before a long computation, that each output file given by the user can be written; None is skipped."""
+    given = [path for path in paths if path is not None]
+    for path in given:
+        check_parent_folder(path)
+        if path.is_dir():
+            raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give a file name.")
+    if len({path.resolve() for path in given}) < len(given):
+        names = join_names([str(path) for path in given])
+        raise ValueError(f"Two outputs have the same file name ({names}): give each its own.")
 
 
 @contextmanager
-def atomic_file(path: Path, by_many: bool = False) -> Iterator[Path]:
-    """A place to write to, beside the target; it becomes the target if all goes well, so a reader never finds half a file.
+def atomic_file(path: Path, is_concurrent: bool = False) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` if the block succeeds, so that readers never see half a file.
 
-    `by_many`: several processes may write it at once, and each has a place of its own, which a killed one leaves behind.
+    With `is_concurrent`, several processes may write the same file at once: each has its own temporary path, which remains
+    if the process is killed.
     """
-    check_output_file(path)
-    path = path.resolve()  # a link stays a link to what is written
-    partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")
+    check_output_files(path)
+    path = path.resolve()  # a link stays a link; its target is replaced
+    partial = temporary_path(path, f"partial-{os.getpid()}" if is_concurrent else "partial")
     try:
         with explain_full_disk(path):
             yield partial
-            sync(partial)
+            sync_to_disk(partial)
             os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
-    """The same for a folder. One that holds nothing but `own_files` is replaced; any other is left alone."""
-    require_folder_of(path)
+    """Yield a temporary folder that replaces `path` if the block succeeds.
+
+    An existing folder is replaced only if it holds nothing but `own_files`; otherwise FileExistsError is raised.
+    """
+    check_parent_folder(path)
     path = path.resolve()
-    partial, old = name_beside(path, "partial"), name_beside(path, "old")
+    partial, old = temporary_path(path, "partial"), temporary_path(path, "old")
     if old.exists() and not path.exists():
-        os.replace(old, path)  # a job was killed between the two renames below
-    require_own_folder(path, own_files)
-    shutil.rmtree(partial, ignore_errors=True)  # left by a job that was killed here
+        os.replace(old, path)  # an earlier process was killed between the two renames below
+    check_replaceable(path, own_files)
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     shutil.rmtree(old, ignore_errors=True)
     try:
         with explain_full_disk(path):
             partial.mkdir()
             yield partial
             for written in (*partial.iterdir(), partial):
-                sync(written)  # a rename may reach the disk before the data it names
+                sync_to_disk(written)  # a rename may reach the disk before the data it names
             if path.exists():
                 os.replace(path, old)
             os.replace(partial, path)
@@ -99,61 +111,65 @@ def atomic_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
             os.replace(old, path)
         raise
     shutil.rmtree(old, ignore_errors=True)
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def find_cache_folder() -> Path:
-    """VITRINE_CACHE, or where the system keeps what can be made again."""
+    """Return the folder for caches: $VITRINE_CACHE, else vitrine/ in the user's cache folder."""
     own = os.environ.get("VITRINE_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrine"
 
 
 def make_folder(path: Path) -> None:
-    """With those around it, if there is none yet."""
+    """Create a folder and its parents, unless it exists."""
     try:
         with explain_full_disk(path):
             path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.strerror is None:
             raise
-        raise OSError(f"The folder {path} cannot be made ({error.strerror}): choose another place.") from None
+        raise OSError(f"Cannot create the folder {path} ({error.strerror}): choose another path.") from None
 
 
 @contextmanager
 def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn the system's errors for a full disk or quota into a message that names the file."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise OSError(f"{path} cannot be written, because the disk is full: make room, or choose another place.") from None
+        raise OSError(f"Cannot write {path}: the disk is full. Free some space or choose another path.") from None
 
 
-def require_own_folder(path: Path, own_files: Collection[str]) -> None:
+def check_replaceable(path: Path, own_files: Collection[str]) -> None:
+    """Raise FileExistsError if `path` holds anything but our own files."""
     if not path.exists():
         return
-    inside = path.iterdir() if path.is_dir() else [path]
-    strangers = sorted(inner.name for inner in inside if inner.name not in own_files or not inner.is_file())
-    if strangers:
-        found = join_names(strangers)
-        raise FileExistsError(
-            f"Cannot write the folder {path}: there is something else of that name ({found}). Choose another."
-        )
+    content = path.iterdir() if path.is_dir() else [path]
+    foreign = sorted(inner.name for inner in content if inner.name not in own_files or not inner.is_file())
+    if foreign:
+        raise FileExistsError(f"Cannot write the folder {path}: it exists and holds other files ({join_names(foreign)}).")
 
 
-def name_beside(path: Path, what: str) -> Path:
-    """A name that nobody would choose for a file of their own, since what has it is overwritten."""
-    return path.with_name(f".{path.name}.vitrine-{what}")
+def temporary_path(path: Path, suffix: str) -> Path:
+    """Return a hidden name beside `path` that users would not choose, because what has it is overwritten."""
+    return path.with_name(f".{path.name}.vitrine-{suffix}")
 
 
-def require_folder_of(path: Path) -> None:
+def check_parent_folder(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file or folder has reached the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+check_output_file = check_output_files
+require_folder_of = check_parent_folder

@@ -1,8 +1,4 @@
-"""Self-contained HTML reports, figures as PNG.
-
-Figures of matplotlib as files, without a window and without a trace in the process.
-One page with all figures in it: it can be sent and opened anywhere, without a network, on a phone too.
-"""
+"""Self-contained HTML reports: one file with all figures embedded, which opens anywhere without a network."""
 
 import base64
 import html
@@ -15,28 +11,9 @@ from typing import TYPE_CHECKING
 from vitrine.core.files import atomic_file
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib import figure
 
-
-LONGEST_NAME = 28
-
-
-def shorten(name: str) -> str:
-    """What can be written beside a picture; bytes of a file's name that are no UTF-8 become question marks."""
-    name = name.encode("utf-8", "replace").decode()
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
-def save_figure(figure: "Figure", path: Path) -> None:
-    """As PNG, whole or not at all."""
-    # Not pyplot: it keeps figures and a choice of window for the whole process, which may be a user's notebook.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    with atomic_file(path) as partial, warnings.catch_warnings():
-        # Letters that the font lacks become boxes: a blemish, and no news to bring in the midst of a run.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        FigureCanvasAgg(figure).print_png(partial)
-
+MAX_LABEL_LENGTH = 28
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2rem auto; padding: 0 1rem;
@@ -51,17 +28,17 @@ pre { background: #f6f6f4; padding: .6rem .8rem; overflow-x: auto; font-size: .8
 figure img { margin: 0; } figcaption { font-size: .75rem; line-height: 1.3; margin-top: .3rem; }
 """
 
-# What the bytes of an image file begin with.
+# File signature -> image type.
 SIGNATURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An image file, by its path or its bytes (PNG, JPEG); None where there is none to be seen, only its caption."""
+    """An image in a report, given as a path or as bytes (PNG, JPEG); None shows the caption alone."""
 
     image: Path | bytes | None
     caption: str = ""
-    """What is written below it in a gallery, and said to whoever cannot see it."""
+    """Text below the image in a gallery, and its alternative text."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +50,15 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Table:
+    """A table in a report, the first column left-aligned and the others right-aligned."""
+
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Commands:
-    """What to type, each on a line."""
+    """Command lines, shown as preformatted text."""
 
     lines: Sequence[str]
 
@@ -89,33 +68,37 @@ Part = Figure | Gallery | Table | Commands
 
 @dataclass(frozen=True)
 class Section:
+    """A heading, a caption that explains the parts, and the parts."""
+
     title: str
     caption: str
-    """How to read what follows."""
     parts: Sequence[Part] = ()
 
 
-def write_html_report(path: Path, title: str, facts: str, sections: Sequence[Section]) -> None:
+def write_html_report(path: Path, title: str, subtitle: str, sections: Sequence[Section]) -> None:
+    """Write a report to one HTML file with all images embedded."""
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
-        f'<h1>{escape(title)}</h1><p class="facts">{escape(facts)}</p>',
+        f'<h1>{escape(title)}</h1><p class="facts">{escape(subtitle)}</p>',
     ]
     for section in sections:
         lines.append(f"<h2>{escape(section.title)}</h2><p>{escape(section.caption)}</p>")
-        lines += [render(part, section.title) for part in section.parts]
+        lines += [render_part(part, section.title) for part in section.parts]
     lines.append("</body></html>")
     with atomic_file(path) as partial:
         partial.write_text("\n".join(lines), encoding="utf-8")
 
 
-def render(part: Part, title: str) -> str:
+def render_part(part: Part, title: str) -> str:
+    """Return the HTML of one part of a section with this title."""
     if isinstance(part, Figure):
-        return embed(part, title)
+        return render_image(part, title)
     if isinstance(part, Gallery):
         figures = "".join(
-            f"<figure>{embed(each, title)}<figcaption>{escape(each.caption)}</figcaption></figure>" for each in part.figures
+            f"<figure>{render_image(each, title)}<figcaption>{escape(each.caption)}</figcaption></figure>"
+            for each in part.figures
         )
         return f'<div class="gallery">{figures}</div>'
     if isinstance(part, Commands):
@@ -125,15 +108,36 @@ def render(part: Part, title: str) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
-def embed(figure: Figure, title: str) -> str:
+def render_image(figure: Figure, title: str) -> str:
+    """Return an <img> tag with the image embedded in it, or nothing if the figure has no image."""
     if figure.image is None:
         return ""
     content = figure.image if isinstance(figure.image, bytes) else figure.image.read_bytes()
     kind = next(kind for signature, kind in SIGNATURES.items() if content.startswith(signature))
-    said = figure.caption or (figure.image.name if isinstance(figure.image, Path) else "")
+    description = figure.caption or (figure.image.name if isinstance(figure.image, Path) else "")
     encoded = base64.b64encode(content).decode("ascii")
-    return f'<img alt="{escape(title)}: {escape(said)}" src="data:image/{kind};base64,{encoded}">'
+    return f'<img alt="{escape(title)}: {escape(description)}" src="data:image/{kind};base64,{encoded}">'
 
 
 def escape(text: str) -> str:
     return html.escape(text.encode("utf-8", "replace").decode())
+
+
+def save_figure(figure: "figure.Figure", path: Path) -> None:
+    """Save a matplotlib figure as PNG atomically."""
+    # Not pyplot: it keeps figures and a display backend for the whole process, which may be a user's notebook.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with atomic_file(path) as partial, warnings.catch_warnings():
+        # Letters that the font lacks are drawn as boxes, which does not merit a warning during a run.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        FigureCanvasAgg(figure).print_png(partial)
+
+
+def shorten_label(name: str) -> str:
+    """Cut a name to fit beside a figure; bytes of a file name that are not UTF-8 become question marks."""
+    name = name.encode("utf-8", "replace").decode()
+    return name if len(name) <= MAX_LABEL_LENGTH else f"{name[: MAX_LABEL_LENGTH - 1]}…"
+
+
+shorten = shorten_label

@@ -1,8 +1,4 @@
-"""Device, rank, world size, collectives, seeds.
-
-Where tensors are computed.
-The processes of a run and where each computes: one alone, or several that torchrun started.
-"""
+"""Where a run computes: its device, its rank among the processes of torchrun, collective operations, and seeds."""
 
 import hashlib
 import os
@@ -17,21 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def require_device(name: str) -> None:
-    """Whether this machine has the device, found out before anything is loaded for it."""
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError):  # torch's words for no such kind, not compiled in, none there
-        raise ValueError(
-            f"--device {name} is not on this machine: take cpu, or what torch can use here, as cuda or mps."
-        ) from None
-
-
 @dataclass(frozen=True)
 class Runtime:
-    """This process among those of the run."""
+    """The device and rank of this process; with one process, collective operations return their input."""
 
     device: torch.device
     rank: int = 0
@@ -39,33 +23,34 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Whether it is the one that writes files and speaks to people."""
+        """Whether this process writes files and prints: rank 0."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Over all processes."""
+        """Sum a tensor over all ranks."""
         return self.reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """Over all processes."""
+        """Return the elementwise maximum of a tensor over all ranks."""
         return self.reduce(tensor, dist.ReduceOp.MAX)
 
     def reduce(self, tensor: Tensor, operation: "dist.ReduceOp.RedOpType") -> Tensor:
+        """Return the all-reduced tensor on its own device; the input is unchanged."""
         if self.world_size == 1:
             return tensor
         reduced = tensor.to(self.device, copy=True)
         dist.all_reduce(reduced, operation)
         return reduced.to(tensor.device)
 
-    def any_rank(self, wishes: Sequence[bool]) -> list[bool]:
-        """Of each, whether any of the processes wishes it: the same answer in all of them."""
+    def any_rank(self, flags: Sequence[bool]) -> list[bool]:
+        """Return for each flag whether it is set on any rank; all ranks get the same answer."""
         if self.world_size == 1:
-            return list(wishes)
-        votes = torch.tensor(wishes, dtype=torch.int32, device=self.device)
+            return list(flags)
+        votes = torch.tensor(flags, dtype=torch.int32, device=self.device)
         return [vote > 0 for vote in self.max(votes).tolist()]
 
-    def share(self, value: Any) -> Any:
-        """What the main process has, for all."""
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value on all ranks."""
         if self.world_size == 1:
             return value
         values = [value]
@@ -74,7 +59,7 @@ class Runtime:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """The main process goes through alone, and the others find what it left on the disk."""
+        """Run the block on rank 0 first, e.g. to download and index data; the other ranks then reuse its files."""
         if self.world_size > 1 and not self.is_main:
             dist.barrier()
         yield
@@ -84,22 +69,22 @@ class Runtime:
 
 @contextmanager
 def start_runtime(device: str | None = None) -> Iterator[Runtime]:
-    """Where to compute; among the processes of torchrun, if it started this one. Without a device, on a GPU if there is one."""
+    """Choose the device and, under torchrun, join the process group for the duration of the block."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     name = choose_device(device)
     if name.startswith("cuda") and world_size > 1 and ":" not in name:
         name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-        require_device(name)
+        check_device(name)
     chosen = torch.device(name)
     if world_size == 1:
         yield Runtime(chosen)
         return
-    if dist.is_initialized():  # by whoever makes several runs: torchrun's processes can meet once only
+    if dist.is_initialized():  # by a caller that makes several runs: torchrun's processes can join only once
         yield Runtime(chosen, dist.get_rank(), world_size)
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    # The main process may have millions of files to list while the others wait for it.
+    # Rank 0 may have millions of files to list while the other ranks wait for it.
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
     try:
         yield Runtime(chosen, dist.get_rank(), world_size)
@@ -108,16 +93,27 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
 
 
 def choose_device(device: str | None) -> str:
-    """The one that was named, if it is here; without a name a GPU, if there is one."""
+    """Return the requested device after a check that it exists; None selects a GPU if available."""
     if device is not None:
-        require_device(device)
+        check_device(device)
         return device
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def check_device(name: str) -> None:
+    """Raise ValueError if this machine does not have the device, before anything is loaded for it."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError):  # unknown name, not compiled in, not present
+        raise ValueError(f"--device {name} is not available on this machine: use cpu, or another device torch finds.") from None
+
+
 def seed_generators(*keys: int) -> None:
-    """What torch draws from now on, in dropout for one, is a function of the keys."""
+    """Seed torch's generators from the keys, e.g. (seed, step, rank), so that dropout is a function of them."""
     digest = hashlib.blake2b(",".join(map(str, keys)).encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+require_device = check_device
