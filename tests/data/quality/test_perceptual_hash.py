@@ -14,17 +14,17 @@ from tests.data.pictures import draw_picture, encode
 from vitrine.data.image import LazyImage
 from vitrine.data.quality import perceptual_hash
 from vitrine.data.quality.perceptual_hash import (
-    MOST_OF_64,
-    MOST_OF_128,
+    MAX_DIFFERENT_OF_64,
+    MAX_DIFFERENT_OF_128,
     NUM_WEAK,
     PerceptualHashes,
     compute_perceptual_hash,
     expand_ranges,
+    hash_views,
     list_probes,
+    resize_to_views,
     search,
-    shrink,
-    sign,
-    split_evenly,
+    split_by_sum,
 )
 
 
@@ -38,8 +38,8 @@ def count_differing(first: PerceptualHashes, second: PerceptualHashes, views: tu
 
 def test_bits_are_signs_of_low_frequencies() -> None:
     """The sum that defines the transform (type II), for the first bits of each band."""
-    grey = shrink(LazyImage(np.asarray(draw_picture(0)), "picture"), 32)
-    words = sign(grey).words[0, 0]
+    grey = resize_to_views(LazyImage(np.asarray(draw_picture(0)), "picture"), 32)
+    words = hash_views(grey).words[0, 0]
     line = (np.arange(32) + 0.5) * math.pi / 32
     for band, (row, column) in enumerate([(0, 1), (1, 0), (1, 1), (0, 2)]):  # the lowest four, one to a band
         frequency = (grey[0] * np.cos(row * line)[:, None] * np.cos(column * line)).sum()
@@ -133,7 +133,7 @@ def test_which_differences_are_bridged(bits: list[int], is_found: bool) -> None:
 
 def test_the_second_word_is_compared_too() -> None:
     database = draw(20)
-    for num_flipped, is_found in ((MOST_OF_128, True), (MOST_OF_128 + 1, False)):
+    for num_flipped, is_found in ((MAX_DIFFERENT_OF_128, True), (MAX_DIFFERENT_OF_128 + 1, False)):
         words = database.words[5:6].copy()
         words[:, :, 1] ^= np.uint64(2**num_flipped - 1)
         assert len(search(database, PerceptualHashes(words, database.weak[5:6], database.is_flat[5:6]))) == int(is_found)
@@ -162,7 +162,7 @@ def test_few_pairs_at_once_find_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     signatures = draw(200)
     signatures.words[100:] = signatures.words[:100]
     whole = search(signatures, signatures)
-    monkeypatch.setattr(perceptual_hash, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(perceptual_hash, "MAX_PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(perceptual_hash, "QUERIES_AT_ONCE", 7)
     assert np.array_equal(search(signatures, signatures), whole)
     assert len(whole) == 400  # each half is like itself and like the other
@@ -178,10 +178,10 @@ def test_probes_are_all_flips_of_up_to_three_weak_bits() -> None:
 def test_ranges_and_parts() -> None:
     counts = np.array([2, 0, 3, 1])
     assert expand_ranges(np.array([5, 9, 1, 7]), counts).tolist() == [5, 6, 1, 2, 3, 7]
-    assert [(part.start, part.stop) for part in split_evenly(np.array([2**21, 1, 1, 2**22, 1]))] == [
+    assert [(part.start, part.stop) for part in split_by_sum(np.array([2**21, 1, 1, 2**22, 1]))] == [
         (0, 1),
         (1, 3),
         (3, 4),
         (4, 5),
     ]
-    assert MOST_OF_64 < MOST_OF_128
+    assert MAX_DIFFERENT_OF_64 < MAX_DIFFERENT_OF_128
