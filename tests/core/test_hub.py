@@ -26,16 +26,16 @@ from vitrine.core.console import VitrineWarning
 from vitrine.core.hub import (
     NAME,
     REVISION,
-    ask_hub,
-    describe_cause,
-    describe_failure,
-    describe_obstacle,
+    list_repository_files,
+    format_cause,
+    explain_hub_error,
+    explain_download_error,
     is_hub_reference,
     is_offline,
-    locate_page,
+    repository_url,
     match_reference,
-    notice_cache,
-    parse_hub_reference,
+    warn_about_cached_copy,
+    parse_model_reference,
 )
 
 FORM = re.compile(rf"hf://(?P<repository>(?:{NAME}/)?{NAME}){REVISION}", re.ASCII)
@@ -100,9 +100,9 @@ def test_the_hub_is_asked_once_with_a_time_limit(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(HfApi, "model_info", answer)
     monkeypatch.setattr(HfApi, "dataset_info", fail)
-    assert ask_hub("model", "me/cats", "v2") == (["a", "b"], None)
+    assert list_repository_files("model", "me/cats", "v2") == (["a", "b"], None)
     assert asked == [("me/cats", {"revision": "v2", "timeout": constants.HF_HUB_ETAG_TIMEOUT})]
-    found, trouble = ask_hub("dataset", "me/cats", None)
+    found, trouble = list_repository_files("dataset", "me/cats", None)
     assert (found, repr(trouble)) == ([], "KeyError('me/cats')")
 
 
@@ -145,7 +145,7 @@ OBSTACLES = [
 
 @pytest.mark.parametrize(("error", "told"), MISTAKES + OBSTACLES)
 def test_an_error_is_a_sentence(error: Exception, told: str) -> None:
-    sentence = describe_failure("hf://datasets/me/cats:small@v2", error)
+    sentence = explain_hub_error("hf://datasets/me/cats:small@v2", error)
     assert type(sentence) is (ValueError if (error, told) in MISTAKES else OSError)
     assert str(sentence).startswith("hf://datasets/me/cats:small@v2")
     assert ("is not whole in the cache, and " in str(sentence)) == ((error, told) in OBSTACLES)
@@ -155,13 +155,15 @@ def test_an_error_is_a_sentence(error: Exception, told: str) -> None:
 
 
 def test_a_revision_that_was_not_named_is_main() -> None:
-    assert "no revision 'main'" in str(describe_failure("hf://me/cats", refuse(errors.RevisionNotFoundError, 404)))
+    assert "no revision 'main'" in str(explain_hub_error("hf://me/cats", refuse(errors.RevisionNotFoundError, 404)))
 
 
 @pytest.mark.parametrize(("is_hubs", "switch"), [(True, "HF_HUB_OFFLINE"), (False, "HF_DATASETS_OFFLINE")])
 def test_the_switch_that_forbids_it_is_named(is_hubs: bool, switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_hubs)
-    assert describe_obstacle(errors.OfflineModeIsEnabled()).startswith(f"{switch} forbids fetching it: unset {switch}, or ")
+    assert explain_download_error(errors.OfflineModeIsEnabled()).startswith(
+        f"{switch} forbids fetching it: unset {switch}, or "
+    )
     assert is_offline(errors.OfflineModeIsEnabled())
     assert not is_offline(ConnectionError())
 
@@ -169,21 +171,21 @@ def test_the_switch_that_forbids_it_is_named(is_hubs: bool, switch: str, monkeyp
 def test_the_cache_is_told_with_its_commit_and_the_cause() -> None:
     told = r"^hf://a/b comes from the cache, which has the commit 1f3, because the hub did not give it \(KeyError: 'x'\)\.$"
     with pytest.warns(VitrineWarning, match=told):
-        notice_cache("hf://a/b", "1f3", KeyError("x"))
-    assert describe_cause(TimeoutError()) == "TimeoutError"
+        warn_about_cached_copy("hf://a/b", "1f3", KeyError("x"))
+    assert format_cause(TimeoutError()) == "TimeoutError"
 
 
 @pytest.mark.parametrize(
     "source", ["hf://datasets/a/b", "hf://datasets/a/b:c", "hf://datasets/a/b@v2", "hf://datasets/a/b:c@x/y"]
 )
 def test_the_page_is_the_repositorys(source: str) -> None:
-    assert locate_page(source) == "https://hub.here/datasets/a/b"
+    assert repository_url(source) == "https://hub.here/datasets/a/b"
 
 
 # Waits between attempts are added up instead of waited for.
 FETCH = """
 import json, sys, time, warnings
-from vitrine.core.hub import fetch_repository
+from vitrine.core.hub import download_model
 
 assert "huggingface_hub" not in sys.modules, "importing the module must not import huggingface_hub, which is slow"
 waits = []
@@ -194,7 +196,7 @@ for source in sys.argv[1:]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            outcome["folder"] = str(fetch_repository(source))
+            outcome["folder"] = str(download_model(source))
         except Exception as error:
             outcome.update(error=str(error), kind=type(error).__name__)
     outcome.update(notices=[f"{warning.category.__name__}: {warning.message}" for warning in caught], data_wait_s=sum(waits))
@@ -365,7 +367,7 @@ def test_a_snapshot_is_named_by_its_commit(visit: Visit) -> None:
 @pytest.mark.parametrize("source", [*WHOLE, BY_COMMIT])
 def test_a_second_fetch_requests_no_file(source: str, visit: Visit) -> None:
     assert visit.again[source].load_files() == WHOLE.get(source, SECOND)
-    repository = parse_hub_reference(source)[0]
+    repository = parse_model_reference(source)[0]
     assert visit.hub_again.list_requested_files(repository, "HEAD") == []
     assert visit.hub_again.list_requested_files(repository) == []
 
@@ -483,7 +485,7 @@ def test_a_refused_connection_is_not_tried_again(source: str, unreachable: Outco
 )
 def test_a_reference_is_a_repository_and_a_revision(source: str, expected: tuple[str, str | None]) -> None:
     assert is_hub_reference(source)
-    assert parse_hub_reference(source) == expected
+    assert parse_model_reference(source) == expected
 
 
 WRONG = {
@@ -504,7 +506,7 @@ def test_anything_else_is_refused_in_a_sentence(source: str) -> None:
     with pytest.raises(
         ValueError, match=r"must read hf://owner/name or hf://owner/name@revision, .* Copy owner/name from"
     ) as caught:
-        parse_hub_reference(source)
+        parse_model_reference(source)
     assert str(caught.value).startswith(f"{source!r} does not name a model on the hub: ")
     assert "\n" not in str(caught.value)
 

@@ -61,10 +61,10 @@ def save_quietly(checkpoint: Checkpoint, path: Path, form: Any) -> None:
         save_checkpoint(checkpoint, path, form)
 
 
-def load_quietly(path: Path, facts: Overrides | None = None, **options: Any) -> Checkpoint:
+def load_quietly(path: Path, overrides: Overrides | None = None, **options: Any) -> Checkpoint:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VitrineWarning)
-        return load_checkpoint(path, facts=facts, **options)
+        return load_checkpoint(path, overrides=overrides, **options)
 
 
 def forget(path: Path) -> Path:

@@ -26,9 +26,9 @@ from vitrine.models.config import Position, ViTConfig
 from vitrine.models.registry import VARIANTS, build_model
 
 
-def make_given(*names: str, shape: tuple[int, ...] = (2, 3), **facts: object) -> ForeignCheckpoint:
+def make_given(*names: str, shape: tuple[int, ...] = (2, 3), **overrides: object) -> ForeignCheckpoint:
     return ForeignCheckpoint(
-        "the file", {name: LazyTensor(shape, "torch.float32", torch.empty) for name in names}, Overrides(**facts)
+        "the file", {name: LazyTensor(shape, "torch.float32", torch.empty) for name in names}, Overrides(**overrides)
     )
 
 
@@ -80,8 +80,8 @@ def test_other_heads_are_64_wide() -> None:
 
 def test_the_users_heads_stand_above_the_checkpoints() -> None:
     given = make_given(num_heads=5)
-    assert resolve_num_heads(given, 100, 400, known=4) == 5
-    assert resolve_num_heads(make_given(), 100, 400, known=4) == 4
+    assert resolve_num_heads(given, 100, 400, stated=4) == 5
+    assert resolve_num_heads(make_given(), 100, 400, stated=4) == 4
     assert given.assumed == []
 
 

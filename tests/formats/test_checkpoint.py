@@ -11,7 +11,7 @@ import torch
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum, is_description, parse_description
+from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum, is_metadata, parse_metadata
 from vitrine.models.config import ModelConfig
 
 CONFIGS = [cases.VIT, cases.OBLONG, cases.HYBRID, cases.ROOT_HYBRID, cases.BIT]
@@ -29,8 +29,8 @@ def describe(config: ModelConfig = cases.VIT, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_description_survives_json(config: ModelConfig) -> None:
     content = describe(config)
-    assert is_description(content)
-    again = parse_description(content, "config.json")
+    assert is_metadata(content)
+    again = parse_metadata(content, "config.json")
     assert again.config == config
     assert again.preprocessing == build_inception_preprocessing(config.image_size)
     assert again.class_names == tuple(f"class {index}" for index in range(config.num_classes))
@@ -39,7 +39,7 @@ def test_a_description_survives_json(config: ModelConfig) -> None:
 
 
 def test_names_and_checksum_may_be_absent() -> None:
-    again = parse_description({**describe(), "class_names": None, "checksum": None}, "config.json")
+    again = parse_metadata({**describe(), "class_names": None, "checksum": None}, "config.json")
     assert (again.class_names, again.checksum) == (None, None)
 
 
@@ -65,11 +65,11 @@ def test_names_and_checksum_may_be_absent() -> None:
 )
 def test_a_wrong_description_costs_a_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_description(describe(**changes), "config.json")
+        parse_metadata(describe(**changes), "config.json")
 
 
 def test_a_foreign_config_is_no_description() -> None:
-    assert not is_description({"model_type": "vit", "hidden_size": 768})
+    assert not is_metadata({"model_type": "vit", "hidden_size": 768})
 
 
 def test_a_checkpoint_wants_the_models_size() -> None:

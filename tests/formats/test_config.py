@@ -17,8 +17,8 @@ def test_nothing_need_be_said() -> None:
 
 @pytest.mark.parametrize("preprocess", ["imagenet", "inception", Path("a.json"), build_imagenet_preprocessing((224, 224))])
 def test_what_may_be_said(preprocess: object) -> None:
-    facts = Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), preprocess=preprocess)
-    assert (facts.gelu, facts.norm_eps, facts.num_heads, facts.grid, facts.preprocess) == ("erf", 1e-5, 3, (14, 21), preprocess)
+    overrides = Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), preprocess=preprocess)
+    assert (overrides.gelu, overrides.norm_eps, overrides.num_heads, overrides.grid, overrides.preprocess) == ("erf", 1e-5, 3, (14, 21), preprocess)
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_bare_file_without_its_configuration(tmp_path: Path) -> None:
     peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6)), tmp_path)
     path = (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
     with pytest.warns(VitrineWarning, match=r"erf GELU \(--gelu\); LayerNorm epsilon 1e-12 \(--norm-eps\)"):
-        model = load_checkpoint(path, facts=Overrides(num_heads=4)).model
+        model = load_checkpoint(path, overrides=Overrides(num_heads=4)).model
     images = draw(2, 3, 28, 28)
     with torch.no_grad():
         torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
@@ -277,7 +277,7 @@ def test_the_users_preprocessing_counts_where_the_files_does_not_fit(tmp_path: P
     change(tmp_path / "out", "preprocessor_config.json", crop_size={"height": 9, "width": 9})
     with pytest.raises(ValueError, match=r"makes images of 9 x 9 pixels, .* say what to do by --preprocess"):
         load_checkpoint(tmp_path / "out")
-    assert load_checkpoint(tmp_path / "out", facts=Overrides(preprocess="imagenet")).preprocessing.crop == (24, 24)
+    assert load_checkpoint(tmp_path / "out", overrides=Overrides(preprocess="imagenet")).preprocessing.crop == (24, 24)
 
 
 def test_the_users_grid_counts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.formats import cases
 from tests.formats.cases import forget, load_quietly, save_quietly
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.formats.huggingface_config import parse_processor
+from vitrine.formats.huggingface_config import preprocessing_from_huggingface
 
 SIZE = cases.VIT.image_size
 
@@ -88,11 +88,11 @@ def test_files_of_all_years_mean_what_they_mean_to_their_processor(kind: Any, sa
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
     options = {name: value for name, value in said.items() if not name.endswith("_type")}
     theirs = kind(**options)(image, return_tensors="pt")["pixel_values"][0]
-    ours = parse_processor(said, cases.VIT)
+    ours = preprocessing_from_huggingface(said, cases.VIT)
     torch.testing.assert_close(ours.normalise(ours.prepare(image)), theirs.float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("said", [{"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
 def test_another_scale_of_values_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"scales values by .*; read is 1/255"):
-        parse_processor({"size": 24, **said}, cases.VIT)
+        preprocessing_from_huggingface({"size": 24, **said}, cases.VIT)

@@ -91,9 +91,9 @@ def test_positions_can_be_resized_as_peers_do(folder: Path) -> None:
 
 
 def test_the_users_word_counts_most(folder: Path, bare: Path) -> None:
-    facts = Overrides(gelu="erf", norm_eps=1e-3, num_heads=4, preprocess="imagenet")
+    overrides = Overrides(gelu="erf", norm_eps=1e-3, num_heads=4, preprocess="imagenet")
     for path in (folder, bare):
-        checkpoint = load_checkpoint(path, facts=facts)  # no notice: nothing is left to assume
+        checkpoint = load_checkpoint(path, overrides=overrides)  # no notice: nothing is left to assume
         config = checkpoint.model.config
         assert (config.gelu, config.norm_eps, config.num_heads) == ("erf", 1e-3, 4)
         assert checkpoint.preprocessing == build_imagenet_preprocessing((24, 24))
@@ -129,8 +129,8 @@ def test_preprocessing_from_a_file(bare: Path, tmp_path: Path) -> None:
 def test_preprocessing_for_the_size_that_the_model_gets(bare: Path, tmp_path: Path) -> None:
     wanted = build_imagenet_preprocessing((36, 36))
     (tmp_path / "for-36.json").write_text(json.dumps(wanted.to_json()))
-    facts = Overrides(preprocess=tmp_path / "for-36.json")
-    assert load_quietly(bare, facts, image_size=36).preprocessing == wanted
+    overrides = Overrides(preprocess=tmp_path / "for-36.json")
+    assert load_quietly(bare, overrides, image_size=36).preprocessing == wanted
 
 
 def test_words_that_change_nothing_are_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_nothing_beside_a_prefix_is_dropped_quietly(prefix: str, bare: Path, tmp
 
 def test_a_grid_that_contradicts_what_is_known(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"grid=\(4, 9\) contradicts the checkpoint, which knows its grid to be \(6, 6\)"):
-        load_model(folder, facts=Overrides(grid=(4, 9)))
+        load_model(folder, overrides=Overrides(grid=(4, 9)))
 
 
 def test_a_word_on_a_resnet_that_is_none(tmp_path: Path) -> None:

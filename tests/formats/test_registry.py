@@ -22,7 +22,7 @@ from tests.formats.test_google import make_arrays
 from vitrine.formats.base import CheckpointFormat
 from vitrine.formats.config import FORMAT_NAMES
 from vitrine.formats.load import load_checkpoint
-from vitrine.formats.registry import FORMATS, OWN, recognise, strip_prefixes
+from vitrine.formats.registry import FORMATS, detect_format, strip_prefixes
 from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.models.config import AxialConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
@@ -43,12 +43,12 @@ DRAWN = st.one_of(cases.plain_vits(("class", "mean", "map")), cases.vits(), case
 def written_names(form: CheckpointFormat, model: Model[Any]) -> list[str]:
     """Empty where the format refuses such a model."""
     try:
-        adapted, _ = form.adapt(model)
+        adapted, _ = form.to_storable(model)
     except ValueError as refusal:
         if "cannot hold" not in str(refusal):
             raise
         return []
-    return [name for entry in form.layout(adapted) for name in entry.theirs]
+    return [name for entry in form.tensor_mappings(adapted) for name in entry.foreign_names]
 
 
 def assert_told_apart(config: ModelConfig) -> None:
@@ -57,7 +57,7 @@ def assert_told_apart(config: ModelConfig) -> None:
         names = written_names(form, model)
         if names:
             assert [other.name for other in FORMATS.values() if other.matches(names)] == [form.name]
-            assert recognise(names, "the file") is form
+            assert detect_format(names, "the file") is form
             assert len(set(names)) == len(names)
 
 
@@ -81,9 +81,9 @@ def test_an_unknown_file_hears_what_is_known() -> None:
     with pytest.raises(
         ValueError, match="the file is in no known format: its 6 tensors are named a, b, c, d and 2 more; known"
     ):
-        recognise("fedcba", "the file")
+        detect_format("fedcba", "the file")
     with pytest.raises(ValueError, match=", ".join(FORMAT_NAMES)):
-        recognise([], "the file")
+        detect_format([], "the file")
 
 
 def stored(*names: str) -> Tensors:
@@ -96,7 +96,7 @@ def test_jaxs_training_state_is_left_out(prefix: str) -> None:
     beside = ["opt/state/step", *(f"opt/state/param_states/{name}/grad_ema" for name in names)] if prefix else []
     stripped = strip_prefixes(stored(*beside, *(f"{prefix}{name}" for name in names)))
     assert list(stripped) == names
-    assert recognise(stripped, "the file").name == "google-linen"
+    assert detect_format(stripped, "the file").name == "google-linen"
 
 
 WRAPPINGS = {
@@ -147,8 +147,8 @@ def test_the_folder_holds_two_files(tmp_path: Path) -> None:
 
 
 def test_the_layout_names_every_tensor_once(tmp_path: Path) -> None:
-    layout = OWN.layout(cases.HYBRID)
-    assert [entry.theirs for entry in layout] == [(entry.ours,) for entry in layout]
+    layout = FORMATS["vitrine"].tensor_mappings(cases.HYBRID)
+    assert [entry.foreign_names for entry in layout] == [(entry.name,) for entry in layout]
 
 
 def test_weights_without_their_configuration(tmp_path: Path) -> None:

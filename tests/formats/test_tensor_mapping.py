@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from vitrine.formats.tensor_files import LazyTensor
-from vitrine.formats.tensor_mapping import TensorMapping, require_fit
+from vitrine.formats.tensor_mapping import TensorMapping, check_tensors
 
 # Their axes, as numbers of ours.
 AXES = {"transposed": (1, 0), "hwio": (2, 3, 1, 0)}
@@ -28,7 +28,7 @@ def test_reading_undoes_writing(order: Any, data: st.DataObject, num_parts: int)
     ours = torch.randn(num_parts * part_shape[0], *part_shape[1:])
     entry = TensorMapping("ours", tuple(f"part {index}" for index in range(num_parts)), order)
     written = dict(entry.write(ours))
-    assert tuple(written) == entry.theirs
+    assert tuple(written) == entry.foreign_names
     for part, expected in zip(written.values(), np.split(ours.numpy(), num_parts), strict=True):
         np.testing.assert_array_equal(part, expected.transpose(AXES.get(order, range(rank))))
         assert tuple(part.shape) == entry.foreign_shape(tuple(ours.shape))
@@ -127,7 +127,7 @@ def fit(shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str] | None = None
         raise AssertionError("shapes are compared before any tensor is read")
 
     tensors = {name: LazyTensor(shape, (dtypes or {}).get(name, "torch.float32"), read) for name, shape in shapes.items()}
-    require_fit(LAYOUT, tensors, SHAPES, "the file")
+    check_tensors(LAYOUT, tensors, SHAPES, "the file")
 
 
 def test_all_that_does_not_fit_is_named() -> None:

@@ -194,7 +194,7 @@ def test_a_folder_from_the_hub_says_its_preprocessing(crop_mode: str, tmp_path: 
     }
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
     with pytest.warns(VitrineWarning, match=r"usual for timm: erf GELU \(--gelu\); LayerNorm epsilon 1e-06 \(--norm-eps\)\.$"):
-        checkpoint = load_checkpoint(tmp_path, facts=Overrides(num_heads=2))
+        checkpoint = load_checkpoint(tmp_path, overrides=Overrides(num_heads=2))
     assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
     assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
     assert checkpoint.model.config.gelu == "erf"

@@ -1,24 +1,21 @@
-"""`vitrine convert`: a checkpoint from one format to another, and the proof that it is the same."""
+"""`vitrine convert`: write a checkpoint in another format, and verify it."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
 from vitrine.core.console import print_table
-from vitrine.core.files import require_folder_of, write_json
+from vitrine.core.files import check_output_files, write_json
 from vitrine.formats.config import FormatName
 from vitrine.models.config import ResizeMethod
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrine.formats.checkpoint import Checkpoint
     from vitrine.formats.verify import Comparison
 
-NUM_IMAGES = 8
+COLUMNS = ("read by", "max logit difference", "max feature difference", "max logit", "same top-1", "")
 
 
 def convert(
@@ -34,93 +31,66 @@ def convert(
     device: str = "cpu",
     json: Path | None = None,
     *,
-    read: Annotated[CheckpointOptions, arg(name="")],
+    options: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
     """Write a checkpoint in another format.
 
-    Formats: vitrine and hf are folders; google-2020, google-linen, big-vision and bit are .npz files; timm and torchvision
-    .safetensors or .pth. What a format cannot hold lies beside it, so that reading it back gives the same model.
+    vitrine and hf are folders; google-2020, google-linen, big-vision and bit are .npz files; timm and torchvision are
+    .safetensors or .pth files. What a format cannot hold is written beside it, so that reading it back gives the same model.
 
     Args:
-        model: A folder or file in any known format, or hf://org/name[@revision].
-        out: The folder or file to write.
-        format: The format to write.
-        num_classes: A new head of zeros for so many classes, if they are not as many; 0 leaves the head out.
-        resize_method: How positions are resized: as the paper's code, as timm, or as Hugging Face.
-        overwrite: Replace what is at OUT.
-        verify: Read it back, run both on the same images and compare; with transformers on its own format, too.
-        images: Image files to verify with, instead of eight drawn ones.
-        seed: Of the drawn images.
-        device: Where to run the models for --verify, as cuda.
+        model: Folder or file in any known format, or hf://org/name[@revision].
+        out: Folder or file to write.
+        format: Format to write.
+        num_classes: Replace the head by one of zeros for this many classes; 0 removes it.
+        resize_method: Resampling of position embeddings: the paper's, timm's or Hugging Face's.
+        overwrite: Replace OUT if it exists.
+        verify: Read OUT back and compare logits and features (for hf, with transformers too).
+        images: Image files to verify with (default: eight random images).
+        seed: Random seed of the images.
+        device: Device to verify on, e.g. cuda.
         json: Write the comparison to this file.
     """
-    if not verify and (images or json is not None or seed != 0 or device != "cpu"):
-        raise ValueError("--images, --seed, --device and --json belong to --verify: add it, or leave them out.")
-    if read.image_size is None and resize_method != "paper":
-        raise ValueError(f"--resize-method {resize_method} belongs to --image-size: say to which size, or leave it out.")
-    if not overwrite and (out.exists() or out.is_symlink()):
-        raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
-    facts, size, names = read.facts, read.size, read.names
-    check_places(out, images, json)
+    if json is not None and not verify:
+        raise ValueError("--json applies only with --verify: add it, or leave this out.")
+    check_output_files(json)
+    overrides, size, names = options.overrides, options.size, options.names
 
-    from vitrine.core.runtime import require_device
-    from vitrine.formats.load import load_checkpoint
-    from vitrine.formats.save import require_path, save_checkpoint
+    from vitrine.formats.convert import convert as convert_checkpoint
+    from vitrine.formats.verify import TOLERANCE
 
-    require_path(format, out)
-    require_device(device)
-    checkpoint = load_checkpoint(model, num_classes, size, facts=facts, resize_method=resize_method)
-    checkpoint = checkpoint if names is None else replace(checkpoint, class_names=names)
-    shown = read_images(checkpoint, images, seed) if verify else None  # a bad image is found before anything is written
-    save_checkpoint(checkpoint, out, format)
-    print(f"{out}: {describe_checkpoint(checkpoint)}, {format}")
-    if shown is not None:
-        report(checkpoint, out, shown, device, json)
-
-
-def check_places(out: Path, images: tuple[Path, ...], json: Path | None) -> None:
-    """Before anything is loaded, which can take minutes."""
-    for path in (out, *([] if json is None else [json])):
-        require_folder_of(path)
-    for path in images:
-        if not path.is_file():
-            raise FileNotFoundError(f"--images {path} is no file: give the files of images to verify with.")
-
-
-def describe_checkpoint(checkpoint: "Checkpoint") -> str:
-    config = checkpoint.model.config
-    num_parameters = sum(parameter.numel() for parameter in checkpoint.model.parameters())
-    height, width = config.image_size
-    return f"{num_parameters:,} parameters, {height} x {width} pixels, {config.num_classes} classes"
-
-
-def read_images(checkpoint: "Checkpoint", paths: tuple[Path, ...], seed: int) -> "Tensor":
-    from torch import stack
-
-    from vitrine.formats.verify import draw_images
-
-    if not paths:
-        return draw_images(checkpoint, NUM_IMAGES, seed)
-    return stack([checkpoint.preprocessing.load(path) for path in paths])
-
-
-def report(checkpoint: "Checkpoint", out: Path, images: "Tensor", device: str, json: Path | None) -> None:
-    from vitrine.formats.verify import TOLERANCE, verify_checkpoint
-
-    comparisons = verify_checkpoint(checkpoint, out, images, device)
-    columns = ("read by", "largest difference of logits", "of features", "largest logit", "same answer", "")
-    print_table(columns, map(format_row, comparisons))
+    result = convert_checkpoint(
+        model,
+        out,
+        format,
+        num_classes=num_classes,
+        image_size=size,
+        resize_method=resize_method,
+        overrides=overrides,
+        class_names=names,
+        overwrite=overwrite,
+        verify=verify,
+        images=images,
+        seed=seed,
+        device=device,
+    )
+    height, width = result.config.image_size
+    print(
+        f"{out}: {result.num_parameters:,} parameters, {height} x {width} pixels, {result.config.num_classes} classes, {format}"
+    )
+    if verify:
+        print_table(COLUMNS, map(format_comparison, result.comparisons))
     if json is not None:
-        write_json(json, [describe_comparison(comparison) for comparison in comparisons])
-    different = [comparison.reader for comparison in comparisons if not comparison.is_equal]
-    if different:
+        write_json(json, [{**asdict(comparison), "is_equal": comparison.is_equal} for comparison in result.comparisons])
+    if result.different_readers:
         raise ValueError(
-            f"{out} is not the same as read by {' and '.join(different)}: logits or features differ by more than {TOLERANCE:g} "
-            "of the largest, or preprocessing or class names differ; what was written was left for you to look at."
+            f"{out} differs from its source when read by {' and '.join(result.different_readers)}: logits or features by more "
+            f"than {TOLERANCE:g} of the largest, or preprocessing or class names. The output was kept."
         )
 
 
-def format_row(comparison: "Comparison") -> list[str]:
+def format_comparison(comparison: "Comparison") -> list[str]:
+    """Return the table row of one comparison."""
     return [
         comparison.reader,
         f"{comparison.max_difference:.2g}",
@@ -129,7 +99,3 @@ def format_row(comparison: "Comparison") -> list[str]:
         f"{comparison.same_answers} of {comparison.num_images}",
         "equal" if comparison.is_equal else "DIFFERENT",
     ]
-
-
-def describe_comparison(comparison: "Comparison") -> dict[str, Any]:
-    return {**asdict(comparison), "is_equal": comparison.is_equal}

@@ -1,15 +1,13 @@
-"""CheckpointFormat contract, inference of configs, position tables.
+"""Contract of a checkpoint format, and the parts that several formats share.
 
-What every foreign format answers: is it mine, which model is it, how do its tensors lie, can it hold this model.
-The same network in another form: positions as one table, with or without rows for the readout tokens.
-
-Formats differ in where the class token's position is. Added to the token itself it does the same, so a row can be folded
-into the token, and a token without one can be given a row of zeros (big_vision does the former with old checkpoints).
+A foreign checkpoint does not hold all of a model's config. `resolve_*` functions fill the gaps: the user's override first, then
+what the checkpoint states, then the format's default. `positions_to_table` and its neighbours rewrite a model's position
+embeddings in the form that a format can hold, without changing the logits.
 """
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -20,7 +18,7 @@ from vitrine.core.config_checks import is_whole
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.config import FormatName, Overrides
 from vitrine.formats.tensor_files import LazyTensor, Tensors
-from vitrine.formats.tensor_mapping import Layout
+from vitrine.formats.tensor_mapping import TensorMapping
 from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig, resnet_grid
 from vitrine.models.model import Model
 from vitrine.models.positions import AddedPositions
@@ -29,8 +27,7 @@ from vitrine.models.registry import VARIANTS
 T = TypeVar("T")
 Container = Literal["npz", "torch", "folder"]
 
-
-# big_vision's other variants, which files of its successors have: So400m, g-opt and G-opt.
+# big_vision's variants beside the paper's: So400m, g-opt and G-opt.
 OTHER_VARIANTS = (
     {"width": 1152, "mlp_dim": 4304, "num_heads": 16},
     {"width": 1536, "mlp_dim": 6144, "num_heads": 16},
@@ -40,54 +37,55 @@ OTHER_VARIANTS = (
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A foreign checkpoint before it is a model: its tensors under the format's present names, and what lies beside them."""
+    """Everything known about a foreign checkpoint before its model is built."""
 
     source: str
     tensors: Tensors
-    facts: Overrides = field(default_factory=Overrides)
+    """Named as the current version of the format names them (`CheckpointFormat.normalise_names`)."""
+    overrides: Overrides = field(default_factory=Overrides)
     config: dict[str, Any] | None = None
-    """A foreign config.json."""
+    """Content of a foreign config.json."""
     processor: dict[str, Any] | None = None
-    """A preprocessor_config.json."""
-    assumed: list[str] = field(default_factory=list)
-    """What nobody said and was taken as usual, each with the option that overrides it."""
+    """Content of a preprocessor_config.json."""
+    assumed: dict[str, Any] = field(default_factory=dict)
+    """Defaults of the format that were used because neither the user nor the checkpoint states a value."""
+
+    def resolve(self, name: str, stated: T | None, default: T) -> T:
+        """Return the user's override, else what the checkpoint states, else the format's default, which is reported once."""
+        override = getattr(self.overrides, name)
+        if override is not None or stated is not None:
+            return stated if override is None else override
+        self.assumed[name] = default
+        return default
 
     def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
+        """Return a tensor's shape; raise a ValueError if the tensor is missing or has another number of axes."""
         if name not in self.tensors:
-            raise ValueError(f"{self.source} lacks the tensor {name}, from which the model's size is read.")
+            raise ValueError(f"{self.source} lacks the tensor {name}, which gives the model's size.")
         shape = self.tensors[name].shape
         if len(shape) != num_axes or math.prod(shape) == 0:
-            raise ValueError(f"{self.source}: {name} has the shape {shape}; needed are {num_axes} axes.")
+            raise ValueError(f"{self.source}: {name} has shape {shape}; expected {num_axes} axes, none of length 0.")
         return shape
 
-    def read_count(self, said: dict[str, Any], name: str) -> int | None:
-        """A number of a foreign configuration, if it says it."""
-        value = said.get(name)
+    def read_count(self, config: dict[str, Any], name: str) -> int | None:
+        """Return a positive integer of a foreign config, None if it is absent."""
+        value = config.get(name)
         if value is not None and not (is_whole(value) and value >= 1):
-            raise ValueError(f"{self.source}: config.json says {name}={value!r}; needed is a whole number of at least 1.")
+            raise ValueError(f"{self.source}: config.json has {name}={value!r}; expected an integer of at least 1.")
         return value
 
-    def settle(self, given: T | None, known: T | None, usual: T, text: str, option: str) -> T:
-        """The user's word, else what the checkpoint says, else what is usual, which is noted."""
-        if given is not None:
-            return given
-        if known is not None:
-            return known
-        self.assumed.append(f"{text} ({option})")
-        return usual
-
     def count(self, pattern: str) -> int:
-        """One more than the largest number in the group of a pattern; 0 if no name matches."""
+        """Return the largest number matched by the pattern's group, plus one; 0 if no tensor name matches."""
         matches = (re.match(pattern, name) for name in self.tensors)
         count = max((int(match[1]) + 1 for match in matches if match), default=0)
         if count > len(self.tensors) + 1:
-            raise ValueError(f"{self.source} counts {count:,} blocks in its names and has {len(self.tensors)} tensors.")
+            raise ValueError(f"{self.source}: tensor names count {count:,} blocks, but there are {len(self.tensors)} tensors.")
         return count
 
 
 @dataclass(frozen=True)
 class InferredModel:
-    """What a foreign checkpoint turned out to be."""
+    """Config, preprocessing and class names of a foreign checkpoint."""
 
     config: ModelConfig
     preprocessing: Preprocessing
@@ -95,161 +93,180 @@ class InferredModel:
 
 
 class CheckpointFormat:
-    """One format: the questions that each answers in a file of its own."""
+    """Base class of a checkpoint format: detect it, infer the model, map tensors both ways."""
 
     name: FormatName
     container: Container
     gelu: Literal["tanh", "erf"] = "tanh"
-    """What its programs compute with when a file says nothing; the same for epsilon. The paper's, unless it has others."""
+    """GELU of the programs that use this format, for files that do not state it; `norm_eps` likewise. Default: the paper's."""
     norm_eps: float = 1e-6
 
     def matches(self, names: Iterable[str]) -> bool:
+        """Return whether tensors of these names are in this format."""
         raise NotImplementedError
 
-    def tidy(self, tensors: Tensors) -> Tensors:
-        """Older ways to name and stack the same tensors, brought to the present one."""
+    def normalise_names(self, tensors: Tensors) -> Tensors:
+        """Rename and split the tensors of older versions of the format as the current version does."""
         return tensors
 
-    def describe(self, given: ForeignCheckpoint) -> InferredModel:
-        """The model that these tensors belong to."""
+    def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        """Return the model that the tensors belong to."""
         raise NotImplementedError
 
-    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        """The same network in the form which this format can hold; a ValueError if there is none."""
+    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return config and state of an equal network that this format can hold; raise `unsupported` if there is none."""
         raise NotImplementedError
 
-    def layout(self, config: ModelConfig) -> Layout:
+    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
+        """Return where each tensor of a model lies in this format."""
         raise NotImplementedError
 
-    def refuse(self, what: str) -> ValueError:
+    def unsupported(self, feature: str) -> ValueError:
+        """Build the error for a model that this format cannot hold."""
         return ValueError(
-            f"The format {self.name} cannot hold {what}: take --format vitrine, which holds every model, or another that can."
+            f"The format {self.name} cannot hold {feature}: use --format vitrine, which holds every model, or another format."
         )
+
+
+# What tensors do not show: override, else stated, else default.
 
 
 def resolve_vit(
-    given: ForeignCheckpoint, form: CheckpointFormat, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None
+    foreign: ForeignCheckpoint, fmt: CheckpointFormat, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None
 ) -> ViTConfig:
-    """The parts of a ViT's configuration that no tensor shows."""
-    facts = given.facts
-    changes: dict[str, Any] = {}
+    """Set GELU and LayerNorm epsilon of a ViT's config; the arguments are what the checkpoint states."""
     if config.mlp == "gelu":
-        changes["gelu"] = given.settle(facts.gelu, gelu, form.gelu, f"{form.gelu} GELU", "--gelu")
-    changes["norm_eps"] = given.settle(
-        facts.norm_eps, norm_eps, form.norm_eps, f"LayerNorm epsilon {form.norm_eps:g}", "--norm-eps"
-    )
-    return replace(config, **changes)
+        config = replace(config, gelu=foreign.resolve("gelu", gelu, fmt.gelu))
+    return replace(config, norm_eps=foreign.resolve("norm_eps", norm_eps, fmt.norm_eps))
 
 
-def resolve_num_heads(given: ForeignCheckpoint, width: int, mlp_dim: int, known: int | None = None) -> int:
-    """Packed projections do not show the heads: the variant of that size has them, and else they are 64 wide."""
-    said = known if given.facts.num_heads is None else given.facts.num_heads
-    if said is not None:
-        return said
+def resolve_num_heads(foreign: ForeignCheckpoint, width: int, mlp_dim: int, stated: int | None = None) -> int:
+    """Return the number of heads, which packed projections do not show.
+
+    The default is that of the paper's or big_vision's variant of the same size, else heads of 64 channels.
+    """
     sizes = {"width": width, "mlp_dim": mlp_dim}
-    # `b` has the sizes of S and its own number of heads, but only the paper's figure 4 knows it: S comes first.
+    # `b` has the sizes of S with other heads, but occurs only in the paper's figure 4: S comes first.
     variants = (*VARIANTS.values(), *OTHER_VARIANTS)
-    named = [variant["num_heads"] for variant in variants if sizes.items() <= variant.items()]
-    usual = named[0] if named else (width // 64 if width % 64 == 0 else None)
-    if usual is None:
-        raise ValueError(f"{given.source} does not tell how many heads share its width of {width}: pass it as --num-heads.")
-    return given.settle(None, None, usual, f"{usual} heads", "--num-heads")
+    same_size = [variant["num_heads"] for variant in variants if sizes.items() <= variant.items()]
+    default = same_size[0] if same_size else (width // 64 if width % 64 == 0 else None)
+    num_heads = foreign.resolve("num_heads", stated, default)
+    if num_heads is None:
+        raise ValueError(f"{foreign.source} does not state how many heads its width of {width} has: pass --num-heads.")
+    return num_heads
 
 
 def resolve_grid(
-    given: ForeignCheckpoint, num_positions: int, rows: tuple[int, ...], known: tuple[int, int] | None = None
+    foreign: ForeignCheckpoint, num_positions: int, class_rows: tuple[int, ...], stated: tuple[int, int] | None = None
 ) -> tuple[tuple[int, int], int]:
-    """The grid behind a table of positions, and how many rows of it belong to readout tokens.
+    """Return the patch grid of a position table, and how many of its rows belong to readout tokens.
 
-    `rows` are the possible numbers of those, the likeliest first. A grid is only guessed where nobody knows it, and only as
-    a square.
+    `class_rows` are the possible numbers of such rows, the likeliest first. An unknown grid is taken to be a square.
     """
-    known = given.facts.grid or known
-    for num_rows in rows:
+    stated = foreign.overrides.grid or stated
+    for num_rows in class_rows:
         num_patches = num_positions - num_rows
-        if known is not None and known[0] * known[1] == num_patches:
-            return known, num_rows
+        if stated is not None and stated[0] * stated[1] == num_patches:
+            return stated, num_rows
         side = math.isqrt(max(0, num_patches))
-        if known is None and num_patches > 0 and side * side == num_patches:
+        if stated is None and num_patches > 0 and side * side == num_patches:
             return (side, side), num_rows
-    if known is not None:
-        raise ValueError(
-            f"{given.source} has {num_positions} positions, which do not fill a grid of {known[0]} x {known[1]} patches "
-            f"with {' or '.join(map(str, rows))} more: pass the right grid as --grid ROWSxCOLUMNS."
-        )
+    grid = "a square grid" if stated is None else f"a grid of {stated[0]} x {stated[1]} patches"
     raise ValueError(
-        f"{given.source} has {num_positions} positions, which are no square grid with {' or '.join(map(str, rows))} more: "
-        "pass the grid that they belong to as --grid ROWSxCOLUMNS."
+        f"{foreign.source} has {num_positions} positions; expected {grid} plus {' or '.join(map(str, class_rows))}: "
+        "pass the right grid as --grid ROWSxCOLUMNS."
     )
 
 
+def resolve_unseen_grid(foreign: ForeignCheckpoint, stride: int, stated: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return the patch grid of a model that stores no positions; default: that of 224 x 224 pixels."""
+    side = max(1, 224 // stride)
+    return foreign.resolve("grid", stated, (side, side))
+
+
+def resolve_preprocessing(foreign: ForeignCheckpoint, default: Preprocessing) -> Preprocessing:
+    """Return the format's default preprocessing, reported unless the user gave one (which load.py applies later)."""
+    if foreign.overrides.preprocess is None:
+        foreign.assumed["preprocess"] = default
+    return default
+
+
+def describe_assumption(name: str, value: Any) -> str:
+    """Return a default that was assumed in words, with the option that overrides it."""
+    option = f"(--{name.replace('_', '-')})"
+    match name, value:
+        case "gelu", kind:
+            return f"{kind} GELU {option}"
+        case "norm_eps", eps:
+            return f"LayerNorm epsilon {eps:g} {option}"
+        case "num_heads", count:
+            return f"{count} heads {option}"
+        case "grid", (rows, columns):
+            return f"images of {rows} x {columns} patches {option}"
+    assert isinstance(value, Preprocessing)
+    size = f"{value.crop[0]} x {value.crop[1]} pixels"
+    short_side = value.resize if isinstance(value.resize, int) else None
+    resize = f"resize to {size}" if short_side is None else f"resize the short side to {short_side}, centre crop of {size}"
+    scale = "values in [-1, 1]" if {*value.mean, *value.std} == {0.5} else "ImageNet's mean and std"
+    return f"{resize}, {value.interpolation}, {scale} {option}"
+
+
 def compute_stride(patch_size: int, stem_stages: tuple[int, ...] | None) -> int:
-    """Pixels from one patch to the next; None is no stem."""
+    """Return the pixels from one patch to the next; `stem_stages` is None for a model without a ResNet stem."""
     return patch_size if stem_stages is None else patch_size * 2 ** (2 + max(0, len(stem_stages) - 1))
 
 
 def compute_grid(image_size: tuple[int, int], patch_size: int, stem_stages: tuple[int, ...] | None) -> tuple[int, int]:
+    """Return rows and columns of patches of an image; `stem_stages` is None for a model without a ResNet stem."""
     rows, columns = image_size if stem_stages is None else resnet_grid(image_size, len(stem_stages))
     return rows // patch_size, columns // patch_size
 
 
-def resolve_unseen_grid(given: ForeignCheckpoint, stride: int, known: tuple[int, int] | None = None) -> tuple[int, int]:
-    """The grid of a model that stores no positions: 224 pixels unless someone knows better."""
-    side = max(1, 224 // stride)
-    return given.settle(given.facts.grid, known, (side, side), f"images of {side} x {side} patches", "--grid")
+# What a format can hold.
 
 
-def resolve_preprocessing(given: ForeignCheckpoint, usual: Preprocessing) -> Preprocessing:
-    """What is usual, noted; the user's word replaces it later (load.py)."""
-    if given.facts.preprocess is None:
-        height, width = usual.crop
-        size = f"{height} x {width} pixels"
-        way = (
-            f"short side {usual.resize} and a centre crop of {size}" if isinstance(usual.resize, int) else f"straight to {size}"
-        )
-        values = "values in [-1, 1]" if {*usual.mean, *usual.std} == {0.5} else "ImageNet's mean and std"
-        given.assumed.append(f"{way}, {usual.interpolation}, {values} (--preprocess)")
-    return usual
-
-
-def require_transformer(form: CheckpointFormat, config: ModelConfig, *, hybrid: bool = False) -> ViTConfig:
-    """A ViT of the usual kind, with positions that a table at the stem can hold."""
+def require_transformer(fmt: CheckpointFormat, config: ModelConfig, *, hybrid: bool = False) -> ViTConfig:
+    """Return the config if it is a ViT (or hybrid) whose positions fit a table at the stem; raise `unsupported` otherwise."""
     if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
-        raise form.refuse(f"models of the kind {type(config).__name__.removesuffix('Config')}")
+        raise fmt.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
     assert isinstance(config, ViTConfig)
     if config.position == "relative" or config.position_insertion != "stem":
-        raise form.refuse(f"positions of the kind {config.position}, inserted {config.position_insertion}")
+        raise fmt.unsupported(f"positions of the kind {config.position}, inserted {config.position_insertion}")
     return config
 
 
-def refuse_options(form: CheckpointFormat, config: ViTConfig, *names: str) -> None:
-    """Options that a format has no place for."""
-    usual = {"mlp": "gelu", "layer_scale": None, "num_registers": 0}
+def reject_options(fmt: CheckpointFormat, config: ViTConfig, *names: str) -> None:
+    """Raise `unsupported` if one of the named config fields differs from its default."""
+    defaults = {"mlp": "gelu", "layer_scale": None, "num_registers": 0}
     for name in names:
         value = getattr(config, name)
-        if value != usual.get(name, False):
-            raise form.refuse(f"a model with {name}={value!r}")
+        if value != defaults.get(name, False):
+            raise fmt.unsupported(f"a model with {name}={value!r}")
 
 
 def rename(tensors: Tensors, patterns: Iterable[tuple[str, str]]) -> dict[str, LazyTensor]:
-    """Every pattern applied to every name, in order."""
+    """Apply every (pattern, replacement) to every tensor name, in order."""
     renamed: dict[str, LazyTensor] = {}
-    for name, stored in tensors.items():
+    for name, tensor in tensors.items():
         new = name
         for pattern, replacement in patterns:
             new = re.sub(pattern, replacement, new)
         if new in renamed:
-            raise ValueError(f"{name} and another tensor both stand for {new}: the file mixes two ways of naming.")
-        renamed[new] = stored
+            raise ValueError(f"{name} and another tensor are both {new} in the current naming: the file mixes two namings.")
+        renamed[new] = tensor
     return renamed
 
+
+# Position embeddings in the form of a format. Formats differ in where the class token's position is. Added to the token itself
+# it does the same, so a row can be folded into the token, and a token without one can be given a row of zeros (big_vision
+# folds the rows of old checkpoints likewise).
 
 TABLE = "positions.0.table"
 State = dict[str, Tensor]
 
 
 def positions_to_table(model: Model[Any]) -> tuple[ViTConfig, State]:
-    """Positions of any kind that is added at the stem, or none, as one learned table."""
+    """Return config and state of a model with its stem positions, or none, as one learned table."""
     config, state = model.config, dict(model.state_dict())
     assert isinstance(config, ViTConfig)
     if config.position == "learned-1d":
@@ -263,12 +280,12 @@ def positions_to_table(model: Model[Any]) -> tuple[ViTConfig, State]:
         assert isinstance(positions, AddedPositions)
         table = positions.compute_table(like).detach()
     state[TABLE] = table
-    # sin-cos and no positions give the readout tokens no row; learned-1d would by itself.
+    # Readout tokens have no row in sin-cos and absent positions; learned-1d would give them one by default.
     return replace(config, position="learned-1d", class_position=config.num_position_rows > 0), state
 
 
 def add_class_positions(config: ViTConfig, state: State) -> tuple[ViTConfig, State]:
-    """A row for each readout token, zeros where there was none."""
+    """Give each readout token a position row, of zeros if it had none."""
     missing = config.num_readout_tokens - config.num_position_rows
     if missing == 0:
         return config, state
@@ -278,7 +295,7 @@ def add_class_positions(config: ViTConfig, state: State) -> tuple[ViTConfig, Sta
 
 
 def fold_class_positions(config: ViTConfig, state: State) -> tuple[ViTConfig, State]:
-    """Positions of readout tokens added to the tokens themselves."""
+    """Add the position rows of readout tokens to the tokens themselves, and drop the rows."""
     num_rows = config.num_position_rows
     if num_rows == 0:
         return config, state

@@ -1,6 +1,6 @@
-"""A checkpoint: a model with all that is needed to use it, and its description in JSON.
+"""Checkpoint: a model with everything needed to use it, and its metadata as JSON.
 
-The description lies in our folder's config.json, in the metadata of safetensors, or in a side file; the same in each.
+The same JSON is the config.json of our folders, an entry in the metadata of safetensors files, or a side file.
 """
 
 import hashlib
@@ -17,34 +17,35 @@ from vitrine.models.config import ModelConfig
 from vitrine.models.model import Model
 from vitrine.models.registry import config_from_json, config_to_json
 
-FORMAT = 1  # Raise it when a reader of the old layout would misread the new one.
-DESCRIPTION_KEY, SEAL_KEY = "vitrine", "vitrine_checksum"  # in the metadata of safetensors
+FORMAT_VERSION = 1  # Raise it when a reader of the old layout would misread the new one.
+METADATA_KEY, METADATA_CHECKSUM_KEY = "vitrine", "vitrine_checksum"  # in the metadata of safetensors
 SIDE_FILE_ENDING = ".vitrine.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """A model with its preprocessing, class names and origin."""
+
     model: Model[Any]
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Where it came from: source, format and what its numbers were stored as."""
+    """Where the weights came from: source, format, dtypes on disk."""
 
     def __post_init__(self) -> None:
         config = self.model.config
-        require_class_names(self.class_names, config)
+        check_class_names(self.class_names, config)
         if self.preprocessing.crop != config.image_size or self.preprocessing.num_channels != config.num_channels:
             height, width = self.preprocessing.crop
             raise ValueError(
-                f"The preprocessing makes images of {self.preprocessing.num_channels} x {height} x {width}, and the model "
-                f"takes {config.num_channels} x {config.image_size[0]} x {config.image_size[1]}: "
-                "give one for that size."
+                f"The preprocessing makes images of {self.preprocessing.num_channels} x {height} x {width}; the model expects "
+                f"{config.num_channels} x {config.image_size[0]} x {config.image_size[1]}."
             )
 
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
-    """All of a checkpoint but its weights."""
+    """A checkpoint without its weights."""
 
     config: ModelConfig
     preprocessing: Preprocessing
@@ -54,7 +55,7 @@ class CheckpointMetadata:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "model": config_to_json(self.config),
             "preprocessing": self.preprocessing.to_json(),
             "class_names": self.class_names,
@@ -63,69 +64,71 @@ class CheckpointMetadata:
         }
 
 
-def is_description(content: Mapping[str, Any]) -> bool:
+def is_metadata(content: Mapping[str, Any]) -> bool:
+    """Return whether a config.json is ours and not a foreign one."""
     return isinstance(content.get("format"), int) and isinstance(content.get("model"), dict)
 
 
-def parse_description(content: Mapping[str, Any], name: str) -> CheckpointMetadata:
-    if content.get("format") != FORMAT:
+def parse_metadata(content: Mapping[str, Any], name: str) -> CheckpointMetadata:
+    """Build CheckpointMetadata from its JSON; `name` is the file for error messages."""
+    if content.get("format") != FORMAT_VERSION:
         raise ValueError(
-            f"{name} is of format {content.get('format')!r}; this version reads format {FORMAT}: install a newer one."
+            f"{name} has format version {content.get('format')!r}; this version of Vitrine reads {FORMAT_VERSION}: "
+            "install a newer one."
         )
     try:
         config = config_from_json(content.get("model"))
         preprocessing = Preprocessing.from_json(content.get("preprocessing"))
-        names = parse_class_names(content.get("class_names"))
-        require_class_names(names, config)
+        class_names = content.get("class_names")
+        if class_names is not None:
+            if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
+                raise ValueError("class_names must be a list of strings or null.")
+            class_names = tuple(class_names)
+        check_class_names(class_names, config)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     provenance, checksum = content.get("provenance"), content.get("checksum")
     if not isinstance(provenance, dict) or not isinstance(checksum, str | None):
-        raise ValueError(f"{name} must have provenance, an object, and checksum, a text.")
-    return CheckpointMetadata(config, preprocessing, names, provenance, checksum)
+        raise ValueError(f"{name}: provenance must be an object and checksum a string.")
+    return CheckpointMetadata(config, preprocessing, class_names, provenance, checksum)
 
 
-def parse_class_names(content: object) -> tuple[str, ...] | None:
-    if content is None:
-        return None
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ValueError("class_names must be a list of texts, or null.")
-    return tuple(content)
-
-
-def require_class_names(names: tuple[str, ...] | None, config: ModelConfig) -> None:
+def check_class_names(names: tuple[str, ...] | None, config: ModelConfig) -> None:
+    """Raise a ValueError unless there is one name for each class of the model."""
     if names is not None and len(names) != config.num_classes:
-        raise ValueError(f"{len(names)} class names do not fit a model of {config.num_classes} classes: give one for each.")
+        raise ValueError(f"{len(names)} class names were given for a model with {config.num_classes} classes.")
 
 
-def seal(description: CheckpointMetadata) -> dict[str, str]:
-    """A description as metadata of safetensors, where nobody edits it; so, unlike JSON files, it has a checksum of its own."""
-    text = json.dumps(description.to_json())
-    return {DESCRIPTION_KEY: text, SEAL_KEY: hashlib.sha256(text.encode()).hexdigest()}
+def embed_metadata(metadata: CheckpointMetadata) -> dict[str, str]:
+    """Return metadata as string entries for a safetensors file.
+
+    Nobody edits these by hand, so unlike JSON files they carry a checksum of their own text.
+    """
+    text = json.dumps(metadata.to_json())
+    return {METADATA_KEY: text, METADATA_CHECKSUM_KEY: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def open_sealed(metadata: Mapping[str, str], name: str) -> str:
-    text = metadata.get(DESCRIPTION_KEY, "")
-    if hashlib.sha256(text.encode()).hexdigest() != metadata.get(SEAL_KEY):
-        raise ValueError(
-            f"{name} was damaged: the description in its metadata does not fit its checksum; fetch or copy it again."
-        )
+def read_embedded_metadata(entries: Mapping[str, str], name: str) -> str:
+    """Return the JSON text that `embed_metadata` wrote; raise a ValueError if it was damaged."""
+    text = entries.get(METADATA_KEY, "")
+    if hashlib.sha256(text.encode()).hexdigest() != entries.get(METADATA_CHECKSUM_KEY):
+        raise ValueError(f"{name} is damaged: its metadata does not match its checksum; download or copy it again.")
     return text
 
 
 class Checksum:
-    """SHA-256 over name, kind, shape and numbers of every tensor, in whatever order they come."""
+    """SHA-256 over name, dtype, shape and values of tensors, independent of their order."""
 
     def __init__(self, *, is_needed: bool = True) -> None:
         self.is_needed = is_needed
         self.digests: list[str] = []
 
-    def watch(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor itself, taken into account."""
+    def add(self, name: str, tensor: Tensor) -> Tensor:
+        """Add a tensor to the checksum, and return the tensor."""
         if self.is_needed:
-            head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
-            numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            self.digests.append(hashlib.sha256(head).hexdigest() + hashlib.sha256(numbers.data).hexdigest())
+            header = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+            values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            self.digests.append(hashlib.sha256(header).hexdigest() + hashlib.sha256(values.data).hexdigest())
         return tensor
 
     def value(self) -> str:
@@ -133,7 +136,8 @@ class Checksum:
 
 
 def compute_checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Return the checksum of a state dict, as stored in a checkpoint's metadata."""
     checksum = Checksum()
     for name, tensor in tensors.items():
-        checksum.watch(name, tensor)
+        checksum.add(name, tensor)
     return checksum.value()

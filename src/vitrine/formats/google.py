@@ -1,11 +1,11 @@
-"""The npz files of the paper's authors: names of 2020, names since Linen, and big_vision's.
+"""npz files of the paper's authors: the names of 2020, those of Linen, and big_vision's.
 
-All keep matrices as (in, out), attention with an axis for the heads, convolutions as (height, width, in, out). They differ
-in how modules are counted within a block, and in where positions are. The readers also take the prefixes of training
-checkpoints and blocks stacked along a leading axis of depth, as scanned models are stored.
+All store matrices as (in, out), attention with an axis for the heads, convolutions as (height, width, in, out). They differ in
+how modules are numbered within a block and in where positions are. Blocks stacked along a leading axis of depth (scanned
+models) are read too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ from vitrine.formats.base import (
     compute_stride,
     fold_class_positions,
     positions_to_table,
-    refuse_options,
+    reject_options,
     require_transformer,
     resolve_grid,
     resolve_preprocessing,
@@ -30,7 +30,7 @@ from vitrine.formats.base import (
 )
 from vitrine.formats.config import FormatName
 from vitrine.formats.tensor_files import LazyTensor, Tensors
-from vitrine.formats.tensor_mapping import Layout, TensorMapping
+from vitrine.formats.tensor_mapping import TensorMapping
 from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
@@ -40,62 +40,63 @@ MAX_DEPTH = 1000
 
 
 class GoogleFormat(CheckpointFormat):
-    """The first two: positions under the encoder, a row for the class token first."""
+    """google-2020 and google-linen: positions inside the encoder, the class token's row first."""
 
     container = "npz"
 
     def __init__(self, name: FormatName, block: tuple[str, str, str, str], positions: str = POSITIONS) -> None:
         self.name = name
         self.block = block
-        """Names of the first norm, the attention, the second norm and the MLP."""
+        """Foreign names of the first norm, the attention, the second norm and the MLP."""
         self.positions = positions
 
     def matches(self, names: Iterable[str]) -> bool:
         names = set(names)
         attention = f"{self.block[1]}/query/kernel"
         has_blocks = f"{STACK}{attention}" in names or f"Transformer/encoderblock_0/{attention}" in names
-        return has_blocks and self._has_its_positions(names)
+        return has_blocks and self._matches_positions(names)
 
-    def _has_its_positions(self, names: set[str]) -> bool:
+    def _matches_positions(self, names: set[str]) -> bool:
         return self.positions in names
 
-    def tidy(self, tensors: Tensors) -> Tensors:
-        tidied: dict[str, LazyTensor] = {}
-        for name, stored in tensors.items():
-            if name.startswith(STACK) and stored.shape:
-                tidied.update(unstack(name.removeprefix(STACK), stored))
+    def normalise_names(self, tensors: Tensors) -> Tensors:
+        unstacked: dict[str, LazyTensor] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(STACK) and tensor.shape:
+                unstacked.update(unstack(name.removeprefix(STACK), tensor))
             else:
-                tidied[name] = stored
-        return tidied
+                unstacked[name] = tensor
+        return unstacked
 
-    def describe(self, given: ForeignCheckpoint) -> InferredModel:
-        config = resolve_vit(given, self, infer_vit(given, self))
-        return InferredModel(config, resolve_preprocessing(given, self._build_usual_preprocessing(config)))
+    def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        config = resolve_vit(foreign, self, infer_vit(foreign, self))
+        return InferredModel(config, resolve_preprocessing(foreign, self._default_preprocessing(config)))
 
-    def _build_usual_preprocessing(self, config: ModelConfig) -> Preprocessing:
+    def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
         return build_inception_preprocessing(config.image_size, config.num_channels)
 
-    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        config = self._require_held(model.config, hybrid=True)
+    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        config = self._require_storable(model.config, hybrid=True)
         if config.pool == "map":
-            raise self.refuse("a model with pool='map' (big-vision can)")
+            raise self.unsupported("a model with pool='map' (the format big-vision can)")
         return add_class_positions(*positions_to_table(model))
 
-    def _require_held(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
+    def _require_storable(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
         config = require_transformer(self, config, hybrid=hybrid)
-        refuse_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
+        reject_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
         if config.has_class_token != (config.pool == "class"):
-            raise self.refuse(f"a class token with pool={config.pool!r}")
+            raise self.unsupported(f"a class token with pool={config.pool!r}")
         return config
 
-    def layout(self, config: ModelConfig) -> Layout:
+    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
         assert isinstance(config, ViTConfig)
-        return list(self._entries(config))
+        return list(self._map_vit(config))
 
-    def _entries(self, config: ViTConfig) -> Iterator[TensorMapping]:
+    def _map_vit(self, config: ViTConfig) -> Iterator[TensorMapping]:
+        """Map all tensors of a ViT or hybrid."""
         d, p = config.width, config.patch_size
         if isinstance(config, HybridConfig):
-            yield from stem_entries(config.stem)
+            yield from map_stem(config.stem)
         yield TensorMapping("patches.projection.weight", ("embedding/kernel",), "hwio", (p, p, config.patch_channels, d))
         yield TensorMapping("patches.projection.bias", ("embedding/bias",))
         if config.has_class_token:
@@ -105,38 +106,38 @@ class GoogleFormat(CheckpointFormat):
                 "positions.0.table", (self.positions,), shape=(1, config.num_position_rows + config.num_patches, d)
             )
         for index in range(config.depth):
-            yield from self._block_entries(index, config)
-        yield from norm("norm", "Transformer/encoder_norm")
+            yield from self._map_block(index, config)
+        yield from map_norm("norm", "Transformer/encoder_norm")
         if config.pool == "map":
-            yield from map_head_entries(config)
+            yield from map_attention_pool(config)
         if config.hidden_head:
-            yield from dense("hidden_head.dense", "pre_logits")
+            yield from map_dense("hidden_head.dense", "pre_logits")
         if config.num_classes > 0:
-            yield from dense("head", "head")
+            yield from map_dense("head", "head")
 
-    def _block_entries(self, index: int, config: ViTConfig) -> Iterator[TensorMapping]:
-        ours, theirs = f"blocks.{index}", f"Transformer/encoderblock_{index}"
-        norm_attention, attention, norm_mlp, mlp = (f"{theirs}/{name}" for name in self.block)
-        yield from norm(f"{ours}.norm_attention", norm_attention)
-        yield from heads(f"{ours}.attention.qkv", attention, ("query", "key", "value"), config)
-        yield from out(f"{ours}.attention.out", attention, config)
-        yield from norm(f"{ours}.norm_mlp", norm_mlp)
-        yield from dense(f"{ours}.mlp.hidden", f"{mlp}/Dense_0")
-        yield from dense(f"{ours}.mlp.out", f"{mlp}/Dense_1")
+    def _map_block(self, index: int, config: ViTConfig) -> Iterator[TensorMapping]:
+        """Map the tensors of one encoder block."""
+        name, foreign = f"blocks.{index}", f"Transformer/encoderblock_{index}"
+        norm_attention, attention, norm_mlp, mlp = (f"{foreign}/{part}" for part in self.block)
+        yield from map_norm(f"{name}.norm_attention", norm_attention)
+        yield from map_heads(f"{name}.attention.qkv", attention, ("query", "key", "value"), config)
+        yield from map_out(f"{name}.attention.out", attention, config)
+        yield from map_norm(f"{name}.norm_mlp", norm_mlp)
+        yield from map_dense(f"{name}.mlp.hidden", f"{mlp}/Dense_0")
+        yield from map_dense(f"{name}.mlp.out", f"{mlp}/Dense_1")
 
 
 class BigVision(GoogleFormat):
-    """Positions at the top level and for patches alone; none at all where they are sines and cosines."""
+    """big-vision: positions at the top level, without a row for the class token; sin-cos positions are not stored."""
 
-    def _has_its_positions(self, names: set[str]) -> bool:
+    def _matches_positions(self, names: set[str]) -> bool:
         return POSITIONS not in names
 
-    def _build_usual_preprocessing(self, config: ModelConfig) -> Preprocessing:
-        straight = super()._build_usual_preprocessing(config)
-        return replace(straight, resize=round(256 / 224 * min(config.image_size)))
+    def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
+        return replace(super()._default_preprocessing(config), resize=round(256 / 224 * min(config.image_size)))
 
-    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        config = self._require_held(model.config, hybrid=False)
+    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        config = self._require_storable(model.config, hybrid=False)
         if config.position == "sincos-2d":
             return config, dict(model.state_dict())
         return fold_class_positions(*positions_to_table(model))
@@ -148,100 +149,108 @@ GOOGLE_LINEN = GoogleFormat("google-linen", LINEN_BLOCK)
 BIG_VISION = BigVision("big-vision", LINEN_BLOCK, "pos_embedding")
 
 
-def infer_vit(given: ForeignCheckpoint, form: GoogleFormat) -> ViTConfig:
-    p, _, channels, width = given.shape("embedding/kernel", 4)
+def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
+    """Infer the config of a ViT or hybrid from names and shapes of its tensors."""
+    p, _, channels, width = foreign.shape("embedding/kernel", 4)
     first = "Transformer/encoderblock_0"
-    _, num_heads, _ = given.shape(f"{first}/{form.block[1]}/query/kernel", 3)
-    if given.facts.num_heads not in (None, num_heads):
-        raise ValueError(f"num_heads={given.facts.num_heads} contradicts {given.source}, whose kernels have {num_heads}.")
-    _, mlp_dim = given.shape(f"{first}/{form.block[3]}/Dense_0/kernel", 2)
-    has_class_token = "cls" in given.tensors
+    _, num_heads, _ = foreign.shape(f"{first}/{fmt.block[1]}/query/kernel", 3)
+    if foreign.overrides.num_heads not in (None, num_heads):
+        raise ValueError(
+            f"--num-heads {foreign.overrides.num_heads} contradicts {foreign.source}, which has {num_heads} heads."
+        )
+    _, mlp_dim = foreign.shape(f"{first}/{fmt.block[3]}/Dense_0/kernel", 2)
+    has_class_token = "cls" in foreign.tensors
     shared: dict[str, Any] = {
         "width": width,
-        "depth": given.count(r"Transformer/encoderblock_(\d+)/"),
+        "depth": foreign.count(r"Transformer/encoderblock_(\d+)/"),
         "num_heads": num_heads,
         "mlp_dim": mlp_dim,
         "patch_size": p,
-        "num_classes": given.shape("head/kernel", 2)[1] if "head/kernel" in given.tensors else 0,
-        "hidden_head": "pre_logits/kernel" in given.tensors,
-        "pool": "class" if has_class_token else "map" if "MAPHead_0/probe" in given.tensors else "mean",
+        "num_classes": foreign.shape("head/kernel", 2)[1] if "head/kernel" in foreign.tensors else 0,
+        "hidden_head": "pre_logits/kernel" in foreign.tensors,
+        "pool": "class" if has_class_token else "map" if "MAPHead_0/probe" in foreign.tensors else "mean",
     }
-    if form.positions in given.tensors:
-        rows = (0,) if isinstance(form, BigVision) else (int(has_class_token),)
-        grid, num_rows = resolve_grid(given, given.shape(form.positions, 3)[1], rows)
+    if fmt.positions in foreign.tensors:
+        num_rows = 0 if isinstance(fmt, BigVision) else int(has_class_token)
+        grid, _ = resolve_grid(foreign, foreign.shape(fmt.positions, 3)[1], (num_rows,))
         shared["class_position"] = None if num_rows == int(has_class_token) else False
     else:
-        # Nothing of sin-cos positions is stored, not even how many there are.
+        # Sin-cos positions are not stored, not even their number.
         shared["position"] = "sincos-2d"
-        grid = resolve_unseen_grid(given, p)
-    if "conv_root/kernel" not in given.tensors:
+        grid = resolve_unseen_grid(foreign, p)
+    if "conv_root/kernel" not in foreign.tensors:
         return ViTConfig(**shared, num_channels=channels, image_size=(grid[0] * p, grid[1] * p))
-    stem = infer_stem(given)
+    stem = infer_stem(foreign)
     stride = compute_stride(p, stem["stem_stages"])
     return HybridConfig(**shared, **stem, image_size=(grid[0] * stride, grid[1] * stride))
 
 
-def infer_stem(given: ForeignCheckpoint) -> dict[str, Any]:
-    *_, channels, root_dim = given.shape("conv_root/kernel", 4)
-    stages = [given.count(rf"block{stage + 1}/unit(\d+)/") - 1 for stage in range(given.count(r"block(\d+)/unit") - 1)]
+def infer_stem(foreign: ForeignCheckpoint) -> dict[str, Any]:
+    """Infer the config fields of a hybrid's ResNet stem."""
+    *_, channels, root_dim = foreign.shape("conv_root/kernel", 4)
+    stages = [foreign.count(rf"block{stage + 1}/unit(\d+)/") - 1 for stage in range(foreign.count(r"block(\d+)/unit") - 1)]
     return {"stem_stages": tuple(stages), "stem_width_factor": root_dim / 64, "num_channels": channels}
 
 
-def unstack(name: str, stored: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
-    """The slices of a tensor with a leading axis of depth, read once for all."""
-    if stored.shape[0] > MAX_DEPTH:
-        raise ValueError(f"{name} is a stack of {stored.shape[0]:,} blocks; the deepest models have a few dozen.")
-    read = cache(stored.read)
-    for index in range(stored.shape[0]):
-        slice_of = LazyTensor(stored.shape[1:], stored.dtype, lambda index=index: read()[index].clone())
-        yield f"Transformer/encoderblock_{index}/{name}", slice_of
+def unstack(name: str, stacked: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
+    """Split a tensor with a leading axis of depth into one per block; the file is read once for all."""
+    depth = stacked.shape[0]
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{name} is a stack of {depth:,} blocks; at most {MAX_DEPTH:,} are expected.")
+    read = cache(stacked.read)
+    for index in range(depth):
+        block = LazyTensor(stacked.shape[1:], stacked.dtype, lambda index=index: read()[index].clone())
+        yield f"Transformer/encoderblock_{index}/{name}", block
 
 
-def dense(ours: str, theirs: str) -> Iterator[TensorMapping]:
-    yield TensorMapping(f"{ours}.weight", (f"{theirs}/kernel",), "transposed")
-    yield TensorMapping(f"{ours}.bias", (f"{theirs}/bias",))
+def map_dense(name: str, foreign: str) -> Iterator[TensorMapping]:
+    yield TensorMapping(f"{name}.weight", (f"{foreign}/kernel",), "transposed")
+    yield TensorMapping(f"{name}.bias", (f"{foreign}/bias",))
 
 
-def norm(ours: str, theirs: str) -> Iterator[TensorMapping]:
-    yield TensorMapping(f"{ours}.weight", (f"{theirs}/scale",))
-    yield TensorMapping(f"{ours}.bias", (f"{theirs}/bias",))
+def map_norm(name: str, foreign: str) -> Iterator[TensorMapping]:
+    yield TensorMapping(f"{name}.weight", (f"{foreign}/scale",))
+    yield TensorMapping(f"{name}.bias", (f"{foreign}/bias",))
 
 
-def heads(ours: str, theirs: str, names: tuple[str, ...], config: ViTConfig) -> Iterator[TensorMapping]:
-    """Projections into the heads: (D, H, K) each there, packed one below the other here."""
+def map_heads(name: str, foreign: str, names: tuple[str, ...], config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map projections into the heads: each is (D, H, K) in the file; ours are packed along the first axis."""
     per_head = (config.num_heads, config.width // config.num_heads)
-    yield TensorMapping(f"{ours}.weight", tuple(f"{theirs}/{n}/kernel" for n in names), "transposed", (config.width, *per_head))
-    yield TensorMapping(f"{ours}.bias", tuple(f"{theirs}/{n}/bias" for n in names), shape=per_head)
+    yield TensorMapping(
+        f"{name}.weight", tuple(f"{foreign}/{n}/kernel" for n in names), "transposed", (config.width, *per_head)
+    )
+    yield TensorMapping(f"{name}.bias", tuple(f"{foreign}/{n}/bias" for n in names), shape=per_head)
 
 
-def out(ours: str, theirs: str, config: ViTConfig) -> Iterator[TensorMapping]:
-    """From the heads back: (H, K, D)."""
+def map_out(name: str, foreign: str, config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map the projection back from the heads, (H, K, D) in the file."""
     shape = (config.num_heads, config.width // config.num_heads, config.width)
-    yield TensorMapping(f"{ours}.weight", (f"{theirs}/out/kernel",), "transposed", shape)
-    yield TensorMapping(f"{ours}.bias", (f"{theirs}/out/bias",))
+    yield TensorMapping(f"{name}.weight", (f"{foreign}/out/kernel",), "transposed", shape)
+    yield TensorMapping(f"{name}.bias", (f"{foreign}/out/bias",))
 
 
-def map_head_entries(config: ViTConfig) -> Iterator[TensorMapping]:
-    ours, theirs = "attention_pool", "MAPHead_0"
-    attention = f"{theirs}/MultiHeadDotProductAttention_0"
-    yield TensorMapping(f"{ours}.attention.probe", (f"{theirs}/probe",), shape=(1, 1, config.width))
-    yield from heads(f"{ours}.attention.query", attention, ("query",), config)
-    yield from heads(f"{ours}.attention.key_value", attention, ("key", "value"), config)
-    yield from out(f"{ours}.attention.out", attention, config)
-    yield from norm(f"{ours}.norm", f"{theirs}/LayerNorm_0")
-    yield from dense(f"{ours}.mlp.hidden", f"{theirs}/MlpBlock_0/Dense_0")
-    yield from dense(f"{ours}.mlp.out", f"{theirs}/MlpBlock_0/Dense_1")
+def map_attention_pool(config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map the multihead attention pooling (MAP) head."""
+    name, foreign = "attention_pool", "MAPHead_0"
+    attention = f"{foreign}/MultiHeadDotProductAttention_0"
+    yield TensorMapping(f"{name}.attention.probe", (f"{foreign}/probe",), shape=(1, 1, config.width))
+    yield from map_heads(f"{name}.attention.query", attention, ("query",), config)
+    yield from map_heads(f"{name}.attention.key_value", attention, ("key", "value"), config)
+    yield from map_out(f"{name}.attention.out", attention, config)
+    yield from map_norm(f"{name}.norm", f"{foreign}/LayerNorm_0")
+    yield from map_dense(f"{name}.mlp.hidden", f"{foreign}/MlpBlock_0/Dense_0")
+    yield from map_dense(f"{name}.mlp.out", f"{foreign}/MlpBlock_0/Dense_1")
 
 
-def stem_entries(stem: ResNetConfig) -> Iterator[TensorMapping]:
-    """The ResNet of a hybrid; blocks and units are counted from 1."""
+def map_stem(stem: ResNetConfig) -> Iterator[TensorMapping]:
+    """Map the ResNet stem of a hybrid; blocks and units are counted from 1 in the file."""
     yield TensorMapping("stem.root.conv.weight", ("conv_root/kernel",), "hwio")
-    yield from norm("stem.root.norm", "gn_root")
+    yield from map_norm("stem.root.norm", "gn_root")
     for stage, unit, has_projection in stem.units():
-        ours, theirs = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
+        name, foreign = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
         for number in (1, 2, 3):
-            yield TensorMapping(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), "hwio")
-            yield from norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
+            yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}/conv{number}/kernel",), "hwio")
+            yield from map_norm(f"{name}.norm{number}", f"{foreign}/gn{number}")
         if has_projection:
-            yield TensorMapping(f"{ours}.projection.weight", (f"{theirs}/conv_proj/kernel",), "hwio")
-            yield from norm(f"{ours}.norm_projection", f"{theirs}/gn_proj")
+            yield TensorMapping(f"{name}.projection.weight", (f"{foreign}/conv_proj/kernel",), "hwio")
+            yield from map_norm(f"{name}.norm_projection", f"{foreign}/gn_proj")

@@ -1,4 +1,4 @@
-"""The JSON files of a Hugging Face folder: both written from our configurations, the processor's also read."""
+"""config.json and preprocessor_config.json of a Hugging Face folder: both written, the latter also read."""
 
 import math
 from dataclasses import dataclass
@@ -7,22 +7,23 @@ from typing import Any
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig, as_image_size
 
-# Pillow's numbers for its filters.
+# Pillow's numbers of its resampling filters.
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
-def describe_for_transformers(config: ModelConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
-    """The content of config.json."""
+def config_to_huggingface(config: ModelConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return the content of config.json."""
     names = class_names or tuple(f"LABEL_{index}" for index in range(config.num_classes))
     labels = {
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }
-    described = describe_bit(config) if isinstance(config, ResNetConfig) else describe_vit(config)
-    return {**described, "num_channels": config.num_channels, "dtype": "float32", **(labels if config.num_classes > 0 else {})}
+    content = bit_to_huggingface(config) if isinstance(config, ResNetConfig) else vit_to_huggingface(config)
+    return {**content, "num_channels": config.num_channels, "dtype": "float32", **(labels if config.num_classes > 0 else {})}
 
 
-def describe_vit(config: ModelConfig) -> dict[str, Any]:
+def vit_to_huggingface(config: ModelConfig) -> dict[str, Any]:
+    """Return the config.json fields of a ViT or distilled DeiT."""
     assert isinstance(config, ViTConfig)
     height, width = config.image_size
     kind = ("deit", "DeiT") if config.distillation_token else ("vit", "ViT")
@@ -47,7 +48,8 @@ def describe_vit(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def describe_bit(config: ResNetConfig) -> dict[str, Any]:
+def bit_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
+    """Return the config.json fields of a BiT ResNet."""
     return {
         "architectures": ["BitForImageClassification" if config.num_classes > 0 else "BitModel"],
         "model_type": "bit",
@@ -64,14 +66,14 @@ def describe_bit(config: ResNetConfig) -> dict[str, Any]:
     }
 
 
-def describe_processor(preprocessing: Preprocessing, config: ModelConfig) -> dict[str, Any]:
-    """The content of preprocessor_config.json."""
+def preprocessing_to_huggingface(preprocessing: Preprocessing, config: ModelConfig) -> dict[str, Any]:
+    """Return the content of preprocessor_config.json."""
     height, width = preprocessing.crop
     resize = preprocessing.resize
-    # Straight to the size of the model is what ViT's processor does; everything else needs one that crops.
+    # ViT's processor resizes to the model's input size; any other preprocessing needs a processor that crops.
     needs_crop = resize != preprocessing.crop
     name = "BitImageProcessor" if needs_crop or isinstance(config, ResNetConfig) else "ViTImageProcessor"
-    described: dict[str, Any] = {
+    content: dict[str, Any] = {
         "image_processor_type": name,
         "do_resize": resize is not None,
         "do_rescale": True,
@@ -83,77 +85,77 @@ def describe_processor(preprocessing: Preprocessing, config: ModelConfig) -> dic
         "do_center_crop": needs_crop,
     }
     if isinstance(resize, int):
-        described["size"] = {"shortest_edge": resize}
+        content["size"] = {"shortest_edge": resize}
     elif resize is not None:
-        described["size"] = {"height": resize[0], "width": resize[1]}
+        content["size"] = {"height": resize[0], "width": resize[1]}
     if needs_crop:
-        described["crop_size"] = {"height": height, "width": width}
-    return described
+        content["crop_size"] = {"height": height, "width": width}
+    return content
 
 
 @dataclass(frozen=True)
-class Processor:
-    """What one of Hugging Face's image processors does where its file says nothing."""
+class ProcessorDefaults:
+    """Defaults of one of Hugging Face's image processors, for fields that its file leaves out."""
 
     size: int | tuple[int, int] = (224, 224)
     crop_size: int | None = None
     resample: int = 2
     number_is_short_side: bool = False
-    """What a bare number for the size means, in files of the first years."""
+    """Whether a size of one number (in early files) is the short side, not both."""
 
 
 PROCESSORS = {
-    "DeiT": Processor(size=(256, 256), crop_size=224, resample=3),
-    "Bit": Processor(size=224, crop_size=224, resample=3, number_is_short_side=True),
+    "DeiT": ProcessorDefaults(size=(256, 256), crop_size=224, resample=3),
+    "Bit": ProcessorDefaults(size=224, crop_size=224, resample=3, number_is_short_side=True),
 }
 
 
-def parse_processor(said: dict[str, Any], config: ModelConfig) -> Preprocessing:
-    """A preprocessor_config.json as our preprocessing."""
-    name = str(said.get("image_processor_type") or said.get("feature_extractor_type") or "")
-    usual = next((processor for family, processor in PROCESSORS.items() if name.startswith(family)), Processor())
-    require_bytes_scaled(said)
-    resize = parse_size(said.get("size", usual.size)) if said.get("do_resize", True) else None
+def preprocessing_from_huggingface(content: dict[str, Any], config: ModelConfig) -> Preprocessing:
+    """Build our preprocessing from the content of a preprocessor_config.json."""
+    name = str(content.get("image_processor_type") or content.get("feature_extractor_type") or "")
+    default = next((processor for family, processor in PROCESSORS.items() if name.startswith(family)), ProcessorDefaults())
+    check_rescaling(content)
+    resize = parse_size(content.get("size", default.size)) if content.get("do_resize", True) else None
     crop = None
-    if said.get("do_center_crop", usual.crop_size is not None or "crop_size" in said):
-        crop = parse_size(said.get("crop_size", usual.crop_size))
-    if isinstance(resize, int) and not isinstance(said.get("size"), dict) and not usual.number_is_short_side:
+    if content.get("do_center_crop", default.crop_size is not None or "crop_size" in content):
+        crop = parse_size(content.get("crop_size", default.crop_size))
+    if isinstance(resize, int) and not isinstance(content.get("size"), dict) and not default.number_is_short_side:
         resize = (resize, resize)
     if crop is None:
         crop = resize if isinstance(resize, tuple) else config.image_size
     crop = as_image_size(crop)
     if crop != config.image_size:
         raise ValueError(
-            f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, and the model takes "
-            f"{config.image_size[0]} x {config.image_size[1]}: correct it, or say what to do by --preprocess."
+            f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, but the model expects "
+            f"{config.image_size[0]} x {config.image_size[1]}: correct it, or pass --preprocess."
         )
-    half, normalised = [0.5] * config.num_channels, said.get("do_normalize", True)
+    half, is_normalised = [0.5] * config.num_channels, content.get("do_normalize", True)
     return Preprocessing.from_json(
         {
             "resize": list(resize) if isinstance(resize, tuple) else resize,
             "crop": list(crop),
-            "interpolation": parse_filter(said.get("resample", usual.resample)),
-            "mean": said.get("image_mean", half) if normalised else [0.0] * config.num_channels,
-            "std": said.get("image_std", half) if normalised else [1.0] * config.num_channels,
+            "interpolation": parse_filter(content.get("resample", default.resample)),
+            "mean": content.get("image_mean", half) if is_normalised else [0.0] * config.num_channels,
+            "std": content.get("image_std", half) if is_normalised else [1.0] * config.num_channels,
         }
     )
 
 
-def require_bytes_scaled(said: dict[str, Any]) -> None:
-    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
+def check_rescaling(content: dict[str, Any]) -> None:
+    """Raise a ValueError unless bytes are scaled by 1/255."""
+    factor = content.get("rescale_factor", 1 / 255) if content.get("do_rescale", True) else 1
     if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
-        raise ValueError(
-            f"preprocessor_config.json scales values by {factor!r}; read is 1/255: say what to do by --preprocess."
-        )
+        raise ValueError(f"preprocessor_config.json scales values by {factor!r}; supported is 1/255: pass --preprocess.")
 
 
 def parse_filter(number: object) -> str:
     if not isinstance(number, int) or number not in FILTERS:
-        raise ValueError(f"preprocessor_config.json has resample={number!r}; read are Pillow's filters, 0 to 5.")
+        raise ValueError(f"preprocessor_config.json has resample={number!r}; supported are Pillow's filters 0 to 5.")
     return FILTERS[number]
 
 
 def parse_size(size: object) -> int | tuple[int, int] | None:
+    """Return (height, width), or one number for the short side, from any of the forms of a size in the file."""
     match size:
         case {"height": int() as height, "width": int() as width}:
             return height, width
@@ -165,4 +167,4 @@ def parse_size(size: object) -> int | tuple[int, int] | None:
             return height, width
         case None:
             return None
-    raise ValueError(f"preprocessor_config.json has a size of {size!r}; read are height and width, or shortest_edge.")
+    raise ValueError(f"preprocessor_config.json has a size of {size!r}; expected height and width, or shortest_edge.")

@@ -1,10 +1,6 @@
-"""FORMATS, detection by tensor names, our own format.
+"""FORMATS, the table of checkpoint formats; detection of a file's format; our own format."""
 
-Our own format: our own names. Only the folder's config.json can say which of all models it is.
-The table of formats, and which of them a file is in.
-"""
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +12,7 @@ from vitrine.formats.config import FormatName
 from vitrine.formats.google import BIG_VISION, GOOGLE_2020, GOOGLE_LINEN
 from vitrine.formats.huggingface import HUGGING_FACE
 from vitrine.formats.tensor_files import Tensors
-from vitrine.formats.tensor_mapping import Layout, TensorMapping
+from vitrine.formats.tensor_mapping import TensorMapping
 from vitrine.formats.timm import TIMM
 from vitrine.formats.torchvision import TORCHVISION
 from vitrine.models.config import ModelConfig
@@ -24,55 +20,55 @@ from vitrine.models.model import Model
 from vitrine.models.registry import build_meta_model
 
 
-class Own(CheckpointFormat):
+class Vitrine(CheckpointFormat):
+    """Our own format: every model, under its own tensor names, described by config.json."""
+
     name = "vitrine"
     container = "folder"
 
     def matches(self, names: Iterable[str]) -> bool:
         return bool({"patches.projection.weight", "root.conv.weight"} & set(names))
 
-    def describe(self, given: ForeignCheckpoint) -> InferredModel:
+    def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
         raise ValueError(
-            f"{given.source} holds weights of Vitrine without the config.json that describes them: "
-            "give the whole folder, or copy config.json beside model.safetensors."
+            f"{foreign.source} holds weights of Vitrine without their config.json: "
+            "pass the whole folder, or copy config.json beside model.safetensors."
         )
 
-    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
         return model.config, dict(model.state_dict())
 
-    def layout(self, config: ModelConfig) -> Layout:
+    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
         return [TensorMapping(name, (name,)) for name in build_meta_model(config).state_dict()]
 
 
-OWN = Own()
-
 FORMATS: dict[FormatName, CheckpointFormat] = {
-    form.name: form for form in (OWN, GOOGLE_2020, GOOGLE_LINEN, BIG_VISION, BIT, TIMM, HUGGING_FACE, TORCHVISION)
+    fmt.name: fmt for fmt in (Vitrine(), GOOGLE_2020, GOOGLE_LINEN, BIG_VISION, BIT, TIMM, HUGGING_FACE, TORCHVISION)
 }
 
-# Where training programs put the network: under the optimiser's target, beside its state, behind what a wrapper is called.
+# Prefixes that training programs put before a network's tensors: optimizer target, parameters, DataParallel, torch.compile.
 PREFIXES = ("opt/target/", "params/", "module.", "_orig_mod.")
-# What they put beside it. Anything else stays, and is named as unexpected.
+# Training state that lies beside a prefixed network. Anything else is kept, and reported as unexpected.
 TRAINING_STATE = ("opt/", "step", "epoch", "extra/", "n_averaged")
 
 
 def strip_prefixes(tensors: Tensors) -> Tensors:
-    """The network's tensors under their own names; training state beside it is left out, and nothing else."""
+    """Return a training checkpoint's network under its own names, without the training state beside it."""
     for prefix in PREFIXES:
-        inside = {name.removeprefix(prefix): stored for name, stored in tensors.items() if name.startswith(prefix)}
+        inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         if inside:
-            beside = {name: stored for name, stored in tensors.items() if not name.startswith((prefix, *TRAINING_STATE))}
+            beside = {name: tensor for name, tensor in tensors.items() if not name.startswith((prefix, *TRAINING_STATE))}
             return {**strip_prefixes(inside), **beside}
     return tensors
 
 
-def recognise(names: Iterable[str], source: str) -> CheckpointFormat:
-    """By the names of the tensors, not of the file."""
+def detect_format(names: Iterable[str], source: str) -> CheckpointFormat:
+    """Return the format of a checkpoint from its tensor names; the file name does not matter."""
     names = list(names)
-    for form in FORMATS.values():
-        if form.matches(names):
-            return form
+    for fmt in FORMATS.values():
+        if fmt.matches(names):
+            return fmt
     raise ValueError(
-        f"{source} is in no known format: its {len(names)} tensors are named {join_names(sorted(names), 4)}; "
-        f"known are {', '.join(FORMATS)}."
+        f"{source} is not in a known format ({', '.join(FORMATS)}): "
+        f"its {len(names)} tensors are named {join_names(sorted(names), 4)}."
     )

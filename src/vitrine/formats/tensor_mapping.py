@@ -1,4 +1,4 @@
-"""How one of our tensors lies in a foreign file: its names there, its shape, the order of its axes. The same both ways."""
+"""TensorMapping: where one of our tensors lies in a foreign file (names, shape, axis order), for reading and writing."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,44 +15,44 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorMapping:
-    """One tensor of ours and what holds it there; several names are parts of ours, one below the other."""
+    """One tensor of ours and the foreign tensors that hold it; several are equal parts of ours along its first axis."""
 
-    ours: str
-    theirs: tuple[str, ...]
+    name: str
+    foreign_names: tuple[str, ...]
     order: Literal["same", "transposed", "hwio"] = "same"
-    """transposed: (in, out), as JAX keeps matrices; hwio: its convolutions, (height, width, in, out)."""
+    """transposed: (in, out), the order of JAX's matrices; hwio: (height, width, in, out), that of its convolutions."""
     shape: Shape | None = None
-    """Of each part there; None: as ours, in that order."""
+    """Shape of each foreign part; None: the shape of our part in that order."""
 
-    def foreign_shape(self, ours: Shape) -> Shape:
-        part = self.part_shape(ours)
+    def foreign_shape(self, shape: Shape) -> Shape:
+        """Return the shape of each foreign part, given the shape of our tensor."""
+        part = self.part_shape(shape)
         if self.shape is not None:
             return self.shape
         if self.order == "transposed":
             return part[::-1]
         return (part[2], part[3], part[1], part[0]) if self.order == "hwio" else part
 
-    def part_shape(self, ours: Shape) -> Shape:
-        return (ours[0] // len(self.theirs), *ours[1:])
+    def part_shape(self, shape: Shape) -> Shape:
+        return (shape[0] // len(self.foreign_names), *shape[1:])
 
-    def read(self, parts: Iterable[Tensor], ours: Shape) -> Tensor:
-        """Our tensor from theirs, in float32 and memory of its own; each of theirs is let go before the next is taken."""
-        filled = torch.empty(ours)
-        shape = self.part_shape(ours)
-        for index, part in enumerate(parts):
-            turned = self._turn_to_ours(part.reshape(self.foreign_shape(ours)), shape)
-            filled.narrow(0, index * shape[0], shape[0]).copy_(turned)
+    def read(self, parts: Iterable[Tensor], shape: Shape) -> Tensor:
+        """Assemble our float32 tensor from foreign parts; each part is released before the next is taken."""
+        filled = torch.empty(shape)
+        part_shape = self.part_shape(shape)
+        for index, foreign in enumerate(parts):
+            part = foreign.reshape(self.foreign_shape(shape))
+            if self.order == "transposed":
+                part = part.reshape(part_shape[::-1]).T
+            elif self.order == "hwio":
+                part = part.permute(3, 2, 0, 1)
+            filled.narrow(0, index * part_shape[0], part_shape[0]).copy_(part.reshape(part_shape))
         return filled
 
-    def _turn_to_ours(self, part: Tensor, shape: Shape) -> Tensor:
-        if self.order == "transposed":
-            return part.reshape(shape[::-1]).T
-        return (part.permute(3, 2, 0, 1) if self.order == "hwio" else part).reshape(shape)
-
     def write(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Their tensors from ours, each with memory of its own."""
+        """Split our tensor into (foreign name, foreign tensor), each in memory of its own."""
         shape = self.foreign_shape(tuple(tensor.shape))
-        for name, part in zip(self.theirs, tensor.chunk(len(self.theirs)), strict=True):
+        for name, part in zip(self.foreign_names, tensor.chunk(len(self.foreign_names)), strict=True):
             if self.order == "transposed":
                 part = part.T
             elif self.order == "hwio":
@@ -60,41 +60,33 @@ class TensorMapping:
             yield name, part.reshape(shape).clone(memory_format=torch.contiguous_format)
 
 
-Layout = Sequence[TensorMapping]
+def map_layer(name: str, foreign: str) -> Iterator[TensorMapping]:
+    """Map weight and bias of a layer that has the same two in the foreign file."""
+    for parameter in ("weight", "bias"):
+        yield TensorMapping(f"{name}.{parameter}", (f"{foreign}.{parameter}",))
 
 
-def pair(ours: str, theirs: str) -> Iterator[TensorMapping]:
-    """Weight and bias under the same last names."""
-    for last in ("weight", "bias"):
-        yield TensorMapping(f"{ours}.{last}", (f"{theirs}.{last}",))
-
-
-def require_fit(layout: Layout, tensors: Tensors, shapes: Mapping[str, Shape], source: str) -> None:
-    """Every tensor there has its place here and the shape for it, and the other way round; otherwise all are named."""
-    expected = {name: entry.foreign_shape(shapes[entry.ours]) for entry in layout for name in entry.theirs}
-    missing = [name for name in expected if name not in tensors]
-    unexpected = [name for name in tensors if name not in expected]
-    misshapen = [
-        f"{name} {format_shape(tensors[name].shape)} instead of {format_shape(shape)}"
-        for name, shape in expected.items()
-        if name in tensors and squeeze(tensors[name].shape) != squeeze(shape)
-    ]
-    no_numbers = [
-        f"{name} ({tensors[name].dtype})" for name in expected if name in tensors and not tensors[name].is_floating_point
-    ]
-    complaints = (
-        ("missing", missing),
-        ("unexpected", unexpected),
-        ("misshapen", misshapen),
-        ("not floating point", no_numbers),
-    )
-    found = [f"{kind}: {join_names(names)}" for kind, names in complaints if names]
+def check_tensors(mappings: Sequence[TensorMapping], tensors: Tensors, shapes: Mapping[str, Shape], source: str) -> None:
+    """Raise a ValueError that names every tensor which is missing, unexpected, of another shape or not floating point."""
+    expected = {name: mapping.foreign_shape(shapes[mapping.name]) for mapping in mappings for name in mapping.foreign_names}
+    present = [name for name in expected if name in tensors]
+    problems = {
+        "missing": [name for name in expected if name not in tensors],
+        "unexpected": [name for name in tensors if name not in expected],
+        "wrong shape": [
+            f"{name} {format_shape(tensors[name].shape)} instead of {format_shape(expected[name])}"
+            for name in present
+            if squeeze(tensors[name].shape) != squeeze(expected[name])
+        ],
+        "not floating point": [f"{name} ({tensors[name].dtype})" for name in present if not tensors[name].is_floating_point],
+    }
+    found = [f"{problem}: {join_names(names)}" for problem, names in problems.items() if names]
     if found:
         raise ValueError(f"{source} does not fit the model, so nothing was loaded; {'; '.join(found)}.")
 
 
 def squeeze(shape: Iterable[int]) -> Shape:
-    """Axes of length 1 do not count: old files keep a norm's scale as (1, 1, 1, C)."""
+    """Drop axes of length 1: old files keep a norm's scale as (1, 1, 1, C)."""
     return tuple(size for size in shape if size != 1)
 
 

@@ -1,14 +1,11 @@
-"""Timm state dicts and config.json.
+"""timm's state dicts and config.json: ViT, DeiT (distilled too), DeiT-III, DINOv2, hybrids, BiT.
 
-timm's config.json, as its repositories on the hub have it beside the weights.
-timm's state dicts: ViT, DeiT (distilled too), DeiT-III, DINOv2 with registers and SwiGLU, hybrids, BiT.
-
-Also the names of the files that DeiT's and DINOv2's authors released, which timm took over with few changes.
+The files released by DeiT's and DINOv2's authors are read too: timm took over their names with few changes.
 """
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +21,7 @@ from vitrine.formats.base import (
     compute_stride,
     fold_class_positions,
     positions_to_table,
-    refuse_options,
+    reject_options,
     rename,
     require_transformer,
     resolve_grid,
@@ -35,25 +32,18 @@ from vitrine.formats.base import (
 )
 from vitrine.formats.bit import require_bit
 from vitrine.formats.tensor_files import Tensors
-from vitrine.formats.tensor_mapping import Layout, TensorMapping, pair
+from vitrine.formats.tensor_mapping import TensorMapping, map_layer
 from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 
-
-@dataclass(frozen=True)
-class HubConfig:
-    """What timm's config.json on the hub says that tensors do not; nothing, for a bare file."""
-
-    preprocessing: dict[str, Any] | None = None
-    image_size: tuple[int, int] | None = None
-    num_heads: int | None = None
-    gelu: Literal["tanh", "erf"] | None = None
-    pool: Pool | None = None
-
+PATCHES = "patch_embed.proj.weight"
+BACKBONE = "patch_embed.backbone"
+# timm and Hugging Face use this epsilon in BiT's standardised convolutions, instead of the released 1e-10.
+PORTED_STANDARDISE_EPS = 1e-8
 
 POOLS: dict[str, Pool] = {"token": "class", "avg": "mean", "map": "map"}
-# Arguments of timm's models that tensors show, or that matter in training alone.
-SEEN_ARGUMENTS = {
+# Arguments of timm's models that tensors show, or that only matter in training.
+IGNORED_ARGUMENTS = {
     *("depth", "embed_dim", "patch_size", "mlp_ratio", "num_classes", "in_chans", "class_token", "reg_tokens", "init_values"),
     *("no_embed_class", "fc_norm", "qkv_bias", "drop_rate", "drop_path_rate", "proj_drop_rate", "pos_drop_rate"),
     *("attn_drop_rate", "patch_drop_rate", "weight_init", "dynamic_img_size", "layers", "width_factor"),
@@ -63,70 +53,9 @@ TANH_ARCHITECTURES = re.compile(
 )
 
 
-def read_hub_config(given: ForeignCheckpoint) -> HubConfig:
-    said = given.config or {}
-    pretrained, arguments = said.get("pretrained_cfg"), said.get("model_args") or {}
-    if not isinstance(pretrained, dict):
-        return HubConfig()
-    if not isinstance(arguments, dict):
-        raise ValueError(f"{given.source}: config.json's model_args must be an object of JSON.")
-    unknown = sorted(arguments.keys() - SEEN_ARGUMENTS - {"img_size", "num_heads", "act_layer", "global_pool"})
-    if unknown:
-        raise ValueError(f"{given.source}: config.json builds the model with {join_names(unknown)}, which is not known here.")
-    pool = arguments.get("global_pool", said.get("global_pool"))
-    return HubConfig(
-        preprocessing=pretrained,
-        image_size=parse_input_size(arguments.get("img_size")) or parse_input_size(pretrained.get("input_size")),
-        num_heads=given.read_count(arguments, "num_heads"),
-        gelu=parse_activation(given, arguments.get("act_layer"), said.get("architecture")),
-        pool=POOLS.get(pool) if isinstance(pool, str) else None,
-    )
-
-
-def parse_activation(given: ForeignCheckpoint, activation: object, architecture: object) -> Literal["tanh", "erf"] | None:
-    """timm's ViTs compute with erf, a few of its SigLIP ones and whoever says so with tanh."""
-    if activation is None:
-        return "tanh" if TANH_ARCHITECTURES.match(str(architecture)) else None
-    if activation not in ("gelu", "gelu_tanh"):
-        raise ValueError(f"{given.source}: config.json says act_layer={activation!r}; read are gelu and gelu_tanh.")
-    return "tanh" if activation == "gelu_tanh" else "erf"
-
-
-def parse_input_size(size: object) -> tuple[int, int] | None:
-    """One number, two, or three with the channels first."""
-    match size:
-        case int() as side if side > 0:
-            return side, side
-        case [int() as height, int() as width] | [int(), int() as height, int() as width] if min(height, width) > 0:
-            return height, width
-    return None
-
-
-def parse_preprocessing(known: dict[str, Any], config: ModelConfig) -> Preprocessing:
-    """timm resizes the short side to the input's over `crop_pct`, rounded down; "squash" forgets the aspect."""
-    usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
-    crop_pct = known.get("crop_pct", 0.875)
-    if not isinstance(crop_pct, int | float) or not 0.01 <= crop_pct <= 2:
-        raise ValueError(f"config.json says crop_pct={crop_pct!r}; needed is a share of the image, as 0.875.")
-    height, width = (math.floor(side / crop_pct) for side in config.image_size)
-    return Preprocessing.from_json(
-        {
-            "resize": [height, width] if known.get("crop_mode") == "squash" else min(height, width),
-            "crop": list(config.image_size),
-            "interpolation": known.get("interpolation", usual.interpolation),
-            "mean": known.get("mean", usual.mean),
-            "std": known.get("std", usual.std),
-        }
-    )
-
-
-PATCHES = "patch_embed.proj.weight"
-BACKBONE = "patch_embed.backbone"
-# timm and Hugging Face guard the deviation in BiT's convolutions by this instead of the released 1e-10.
-PORTED_STANDARDISE_EPS = 1e-8
-
-
 class Timm(CheckpointFormat):
+    """State dicts of timm, alone or with the config.json of its hub folders."""
+
     name = "timm"
     container = "torch"
     gelu = "erf"
@@ -135,139 +64,228 @@ class Timm(CheckpointFormat):
         names = set(names)
         return PATCHES in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= names
 
-    def tidy(self, tensors: Tensors) -> Tensors:
-        # DINOv2's own names. Its mask token serves pre-training alone and is no part of the network.
-        kept = {name: stored for name, stored in tensors.items() if name != "mask_token"}
+    def normalise_names(self, tensors: Tensors) -> Tensors:
+        # DINOv2's own names. Its mask token is used in pre-training only.
+        kept = {name: tensor for name, tensor in tensors.items() if name != "mask_token"}
         return rename(
             kept, [(r"^register_tokens$", "reg_token"), (r"\.mlp\.w12\.", ".mlp.fc1."), (r"\.mlp\.w3\.", ".mlp.fc2.")]
         )
 
-    def describe(self, given: ForeignCheckpoint) -> InferredModel:
-        said = read_hub_config(given)
-        if PATCHES in given.tensors:
-            config = resolve_vit(given, self, infer_vit(given, said), gelu=said.gelu)
+    def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        stated = read_timm_config(foreign)
+        if PATCHES in foreign.tensors:
+            config = resolve_vit(foreign, self, infer_vit(foreign, stated), gelu=stated.gelu)
         else:
-            config = infer_resnet(given, said)
-        if said.preprocessing is not None and given.facts.preprocess is None:
-            return InferredModel(config, parse_preprocessing(said.preprocessing, config))
-        usual = build_imagenet_preprocessing(config.image_size, config.num_channels)
-        return InferredModel(config, resolve_preprocessing(given, usual))
+            config = infer_resnet(foreign, stated)
+        if stated.preprocessing is not None and foreign.overrides.preprocess is None:
+            return InferredModel(config, parse_preprocessing(stated.preprocessing, config))
+        default = build_imagenet_preprocessing(config.image_size, config.num_channels)
+        return InferredModel(config, resolve_preprocessing(foreign, default))
 
-    def adapt(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
         if isinstance(model.config, ResNetConfig):
             if not model.config.stages:
-                raise self.refuse("a ResNet of nothing but its root")
+                raise self.unsupported("a ResNet without stages")
             return require_bit(self, model.config), dict(model.state_dict())
         config = require_transformer(self, model.config, hybrid=True)
-        refuse_options(self, config, "hidden_head")
+        reject_options(self, config, "hidden_head")
         if config.pool == "map" and config.num_prefix_tokens > 0:
-            raise self.refuse("pool='map' beside prefix tokens, which timm's reads too")
+            raise self.unsupported("pool='map' with prefix tokens, which timm's pooling would read too")
         if config.pool == "mean" and config.has_class_token and not config.norm_after_pool:
-            raise self.refuse("a class token with pool='mean' and a norm before the pool")
-        adapted = positions_to_table(model)
-        # Without its own rows for registers, timm knows positions for all prefix tokens or for none.
-        return fold_class_positions(*adapted) if config.num_registers > 0 else adapted
+            raise self.unsupported("a class token with pool='mean' and a norm before the pool")
+        stored = positions_to_table(model)
+        # timm stores positions for all prefix tokens or for none, and registers have none.
+        return fold_class_positions(*stored) if config.num_registers > 0 else stored
 
-    def layout(self, config: ModelConfig) -> Layout:
+    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
         if isinstance(config, ResNetConfig):
-            return list(resnet_entries(config, "", ""))
+            return list(map_resnet(config, "", ""))
         assert isinstance(config, ViTConfig)
-        return list(vit_entries(config))
+        return list(map_vit(config))
 
 
 TIMM = Timm()
 
 
-def infer_vit(given: ForeignCheckpoint, said: HubConfig) -> ViTConfig:
-    width, channels, p, _ = given.shape(PATCHES, 4)
-    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in given.tensors)
-    stem: dict[str, Any] = infer_stem(given) if is_hybrid else {"num_channels": channels}
-    sizes = infer_sizes(given, width, p, said) | infer_tokens(given, said)
-    image_size, positions = infer_positions(given, p, stem.get("stem_stages"), said)
+# config.json of timm's folders on the hub.
+
+
+@dataclass(frozen=True)
+class TimmConfig:
+    """Settings that timm's config.json states and tensors do not show; all None for a bare file."""
+
+    preprocessing: dict[str, Any] | None = None
+    image_size: tuple[int, int] | None = None
+    num_heads: int | None = None
+    gelu: Literal["tanh", "erf"] | None = None
+    pool: Pool | None = None
+
+
+def read_timm_config(foreign: ForeignCheckpoint) -> TimmConfig:
+    """Read the config.json beside timm's weights; an argument that we do not know is an error."""
+    content = foreign.config or {}
+    pretrained, arguments = content.get("pretrained_cfg"), content.get("model_args") or {}
+    if not isinstance(pretrained, dict):
+        return TimmConfig()
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{foreign.source}: model_args of config.json must be a JSON object.")
+    unknown = sorted(arguments.keys() - IGNORED_ARGUMENTS - {"img_size", "num_heads", "act_layer", "global_pool"})
+    if unknown:
+        raise ValueError(f"{foreign.source}: config.json has model_args that are not supported: {join_names(unknown)}.")
+    pool = arguments.get("global_pool", content.get("global_pool"))
+    return TimmConfig(
+        preprocessing=pretrained,
+        image_size=parse_input_size(arguments.get("img_size")) or parse_input_size(pretrained.get("input_size")),
+        num_heads=foreign.read_count(arguments, "num_heads"),
+        gelu=parse_activation(foreign, arguments.get("act_layer"), content.get("architecture")),
+        pool=POOLS.get(pool) if isinstance(pool, str) else None,
+    )
+
+
+def parse_activation(foreign: ForeignCheckpoint, activation: object, architecture: object) -> Literal["tanh", "erf"] | None:
+    """Return the kind of GELU that act_layer or the architecture states (tanh in some SigLIP models)."""
+    if activation is None:
+        return "tanh" if TANH_ARCHITECTURES.match(str(architecture)) else None
+    if activation not in ("gelu", "gelu_tanh"):
+        raise ValueError(f"{foreign.source}: config.json has act_layer={activation!r}; supported are gelu and gelu_tanh.")
+    return "tanh" if activation == "gelu_tanh" else "erf"
+
+
+def parse_input_size(size: object) -> tuple[int, int] | None:
+    """Return height and width from one number, two, or three with the channels first."""
+    match size:
+        case int() as side if side > 0:
+            return side, side
+        case [int() as height, int() as width] | [int(), int() as height, int() as width] if min(height, width) > 0:
+            return height, width
+    return None
+
+
+def parse_preprocessing(pretrained: dict[str, Any], config: ModelConfig) -> Preprocessing:
+    """Build the preprocessing of a pretrained_cfg.
+
+    timm resizes the short side to the input size divided by `crop_pct`, rounded down; crop_mode "squash" resizes both sides.
+    """
+    default = build_imagenet_preprocessing(config.image_size, config.num_channels)
+    crop_pct = pretrained.get("crop_pct", 0.875)
+    if not isinstance(crop_pct, int | float) or not 0.01 <= crop_pct <= 2:
+        raise ValueError(f"config.json has crop_pct={crop_pct!r}; expected a fraction of the image, e.g. 0.875.")
+    height, width = (math.floor(side / crop_pct) for side in config.image_size)
+    return Preprocessing.from_json(
+        {
+            "resize": [height, width] if pretrained.get("crop_mode") == "squash" else min(height, width),
+            "crop": list(config.image_size),
+            "interpolation": pretrained.get("interpolation", default.interpolation),
+            "mean": pretrained.get("mean", default.mean),
+            "std": pretrained.get("std", default.std),
+        }
+    )
+
+
+# The model from its tensors.
+
+
+def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
+    """Infer the config of a ViT or hybrid from its tensors and config.json."""
+    width, channels, p, _ = foreign.shape(PATCHES, 4)
+    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in foreign.tensors)
+    stem: dict[str, Any] = infer_stem(foreign) if is_hybrid else {"num_channels": channels}
+    sizes = infer_sizes(foreign, width, p, stated) | infer_tokens(foreign, stated)
+    image_size, positions = infer_positions(foreign, p, stem.get("stem_stages"), stated)
     kind = HybridConfig if is_hybrid else ViTConfig
     return kind(**sizes, **stem, **positions, image_size=image_size)
 
 
-def infer_sizes(given: ForeignCheckpoint, width: int, patch_size: int, said: HubConfig) -> dict[str, Any]:
-    depth = given.count(r"blocks\.(\d+)\.")
-    num_hidden, _ = given.shape("blocks.0.mlp.fc1.weight", 2)
-    _, mlp_dim = given.shape("blocks.0.mlp.fc2.weight", 2)
+def infer_sizes(foreign: ForeignCheckpoint, width: int, patch_size: int, stated: TimmConfig) -> dict[str, Any]:
+    """Infer the config fields of the transformer's sizes, MLP, head and layer scale."""
+    depth = foreign.count(r"blocks\.(\d+)\.")
+    num_hidden, _ = foreign.shape("blocks.0.mlp.fc1.weight", 2)
+    _, mlp_dim = foreign.shape("blocks.0.mlp.fc2.weight", 2)
     return {
         "width": width,
         "depth": depth,
-        "num_heads": resolve_num_heads(given, width, mlp_dim, said.num_heads),
+        "num_heads": resolve_num_heads(foreign, width, mlp_dim, stated.num_heads),
         "mlp_dim": mlp_dim,
         "patch_size": patch_size,
         "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",
-        "num_classes": given.shape("head.weight", 2)[0] if "head.weight" in given.tensors else 0,
-        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in given.tensors else None,
+        "num_classes": foreign.shape("head.weight", 2)[0] if "head.weight" in foreign.tensors else 0,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in foreign.tensors else None,
     }
 
 
-def infer_tokens(given: ForeignCheckpoint, said: HubConfig) -> dict[str, Any]:
-    """Which tokens there are beside the patches, and how features are made of all."""
-    has = given.tensors.__contains__
-    seen = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
-    pool = said.pool or seen
+def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, Any]:
+    """Infer the config fields of the prefix tokens and of pooling."""
+    has = foreign.tensors.__contains__
+    shown = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
+    pool = stated.pool or shown
     if pool == "map" and (has("cls_token") or has("reg_token")):
-        raise ValueError(f"{given.source} pools by attention over prefix tokens too, which no model of ours does.")
+        raise ValueError(f"{foreign.source} pools by attention over prefix tokens too, which is not supported.")
     return {
         "pool": pool,
         "norm_after_pool": has("fc_norm.weight"),
         "hidden_head": has("pre_logits.fc.weight"),
         "class_token": True if has("cls_token") and pool != "class" else None,
         "distillation_token": has("dist_token"),
-        "num_registers": given.shape("reg_token", 3)[1] if has("reg_token") else 0,
+        "num_registers": foreign.shape("reg_token", 3)[1] if has("reg_token") else 0,
     }
 
 
 def infer_positions(
-    given: ForeignCheckpoint, p: int, stages: tuple[int, ...] | None, said: HubConfig
+    foreign: ForeignCheckpoint, patch_size: int, stem_stages: tuple[int, ...] | None, stated: TimmConfig
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The size of the images, and whether the readout tokens have positions."""
-    num_readout = sum(name in given.tensors for name in ("cls_token", "dist_token"))
-    stride = compute_stride(p, stages)
-    known = None if said.image_size is None else compute_grid(said.image_size, p, stages)
-    if "pos_embed" not in given.tensors:
-        grid, options = resolve_unseen_grid(given, stride, known), {"position": "none"}
+    """Infer the image size, and the config fields of position embeddings."""
+    num_readout = sum(name in foreign.tensors for name in ("cls_token", "dist_token"))
+    stride = compute_stride(patch_size, stem_stages)
+    stated_grid = None if stated.image_size is None else compute_grid(stated.image_size, patch_size, stem_stages)
+    if "pos_embed" not in foreign.tensors:
+        grid, options = resolve_unseen_grid(foreign, stride, stated_grid), {"position": "none"}
     else:
-        rows = (num_readout, 0) if num_readout > 0 else (0,)
-        grid, num_rows = resolve_grid(given, given.shape("pos_embed", 3)[1], rows, known)
+        class_rows = (num_readout, 0) if num_readout > 0 else (0,)
+        grid, num_rows = resolve_grid(foreign, foreign.shape("pos_embed", 3)[1], class_rows, stated_grid)
         options = {"class_position": None if num_rows == num_readout else False}
-    if said.image_size is not None and grid == known:
-        return said.image_size, options
+    if stated.image_size is not None and grid == stated_grid:
+        return stated.image_size, options
     return (grid[0] * stride, grid[1] * stride), options
 
 
-def infer_stem(given: ForeignCheckpoint) -> dict[str, Any]:
-    """The epsilons stay those of the released code, with which the known hybrids were trained; timm's are a little larger."""
-    root = f"{BACKBONE}.stem" if f"{BACKBONE}.stem.conv.weight" in given.tensors else BACKBONE
-    root_dim, channels, *_ = given.shape(f"{root}.conv.weight", 4)
-    return {"stem_stages": infer_stages(given, f"{BACKBONE}."), "stem_width_factor": root_dim / 64, "num_channels": channels}
+def infer_stem(foreign: ForeignCheckpoint) -> dict[str, Any]:
+    """Infer the config fields of a hybrid's ResNet stem.
+
+    The epsilons stay those of the released code, with which the known hybrids were trained; timm's are a little larger.
+    """
+    root = f"{BACKBONE}.stem" if f"{BACKBONE}.stem.conv.weight" in foreign.tensors else BACKBONE
+    root_dim, channels, *_ = foreign.shape(f"{root}.conv.weight", 4)
+    return {"stem_stages": infer_stages(foreign, f"{BACKBONE}."), "stem_width_factor": root_dim / 64, "num_channels": channels}
 
 
-def infer_resnet(given: ForeignCheckpoint, said: HubConfig) -> ResNetConfig:
-    root_dim, channels, *_ = given.shape("stem.conv.weight", 4)
+def infer_resnet(foreign: ForeignCheckpoint, stated: TimmConfig) -> ResNetConfig:
+    """Infer the config of a BiT ResNet from its tensors and config.json."""
+    root_dim, channels, *_ = foreign.shape("stem.conv.weight", 4)
     return ResNetConfig(
-        stages=infer_stages(given, ""),
+        stages=infer_stages(foreign, ""),
         width_factor=root_dim / 64,
         num_channels=channels,
-        num_classes=given.shape("head.fc.weight", 4)[0] if "head.fc.weight" in given.tensors else 0,
+        num_classes=foreign.shape("head.fc.weight", 4)[0] if "head.fc.weight" in foreign.tensors else 0,
         standardise_eps=PORTED_STANDARDISE_EPS,
-        image_size=said.image_size or (224, 224),
+        image_size=stated.image_size or (224, 224),
     )
 
 
-def infer_stages(given: ForeignCheckpoint, prefix: str, units: str = "blocks") -> tuple[int, ...]:
+def infer_stages(foreign: ForeignCheckpoint, prefix: str, units: str = "blocks") -> tuple[int, ...]:
+    """Count the units of each ResNet stage from names like `PREFIXstages.0.UNITS.2.`."""
     prefix = prefix.replace(".", r"\.")
-    num_stages = given.count(rf"{prefix}stages\.(\d+)\.")
-    return tuple(given.count(rf"{prefix}stages\.{stage}\.{units}\.(\d+)\.") for stage in range(num_stages))
+    num_stages = foreign.count(rf"{prefix}stages\.(\d+)\.")
+    return tuple(foreign.count(rf"{prefix}stages\.{stage}\.{units}\.(\d+)\.") for stage in range(num_stages))
 
 
-def vit_entries(config: ViTConfig) -> Iterator[TensorMapping]:
+# Where each tensor lies.
+
+
+def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map all tensors of a ViT or hybrid."""
     d, p = config.width, config.patch_size
     if isinstance(config, HybridConfig):
-        yield from resnet_entries(config.stem, "stem.", f"{BACKBONE}.")
+        yield from map_resnet(config.stem, "stem.", f"{BACKBONE}.")
     yield TensorMapping("patches.projection.weight", (PATCHES,), shape=(d, config.patch_channels, p, p))
     yield TensorMapping("patches.projection.bias", ("patch_embed.proj.bias",))
     if config.has_class_token:
@@ -279,61 +297,62 @@ def vit_entries(config: ViTConfig) -> Iterator[TensorMapping]:
     if config.position == "learned-1d":
         yield TensorMapping("positions.0.table", ("pos_embed",), shape=(1, config.num_position_rows + config.num_patches, d))
     for index in range(config.depth):
-        yield from block_entries(f"blocks.{index}", config)
-    yield from pair("norm", "fc_norm" if config.norm_after_pool else "norm")
+        yield from map_block(f"blocks.{index}", config)
+    yield from map_layer("norm", "fc_norm" if config.norm_after_pool else "norm")
     if config.pool == "map":
-        yield from attention_pool_entries(config)
+        yield from map_attention_pool(config)
     if config.hidden_head:
-        yield from pair("hidden_head.dense", "pre_logits.fc")
+        yield from map_layer("hidden_head.dense", "pre_logits.fc")
     if config.num_classes > 0:
-        yield from pair("head", "head")
+        yield from map_layer("head", "head")
         if config.distillation_token:
-            yield from pair("head_distillation", "head_dist")
+            yield from map_layer("head_distillation", "head_dist")
 
 
-def block_entries(block: str, config: ViTConfig) -> Iterator[TensorMapping]:
-    yield from pair(f"{block}.norm_attention", f"{block}.norm1")
-    yield from pair(f"{block}.attention.qkv", f"{block}.attn.qkv")
-    yield from pair(f"{block}.attention.out", f"{block}.attn.proj")
-    yield from pair(f"{block}.norm_mlp", f"{block}.norm2")
-    yield from pair(f"{block}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{block}.mlp.hidden", f"{block}.mlp.fc1")
-    yield from pair(f"{block}.mlp.out", f"{block}.mlp.fc2")
+def map_block(block: str, config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map the tensors of one encoder block, which has the same name on both sides."""
+    yield from map_layer(f"{block}.norm_attention", f"{block}.norm1")
+    yield from map_layer(f"{block}.attention.qkv", f"{block}.attn.qkv")
+    yield from map_layer(f"{block}.attention.out", f"{block}.attn.proj")
+    yield from map_layer(f"{block}.norm_mlp", f"{block}.norm2")
+    yield from map_layer(f"{block}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{block}.mlp.hidden", f"{block}.mlp.fc1")
+    yield from map_layer(f"{block}.mlp.out", f"{block}.mlp.fc2")
     if config.layer_scale is not None:
         yield TensorMapping(f"{block}.branch_attention.scale", (f"{block}.ls1.gamma",))
         yield TensorMapping(f"{block}.branch_mlp.scale", (f"{block}.ls2.gamma",))
 
 
-def attention_pool_entries(config: ViTConfig) -> Iterator[TensorMapping]:
-    ours, theirs = "attention_pool", "attn_pool"
-    yield TensorMapping(f"{ours}.attention.probe", (f"{theirs}.latent",), shape=(1, 1, config.width))
-    yield from pair(f"{ours}.attention.query", f"{theirs}.q")
-    yield from pair(f"{ours}.attention.key_value", f"{theirs}.kv")
-    yield from pair(f"{ours}.attention.out", f"{theirs}.proj")
-    yield from pair(f"{ours}.norm", f"{theirs}.norm")
-    yield from pair(f"{ours}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{ours}.mlp.hidden", f"{theirs}.mlp.fc1")
-    yield from pair(f"{ours}.mlp.out", f"{theirs}.mlp.fc2")
+def map_attention_pool(config: ViTConfig) -> Iterator[TensorMapping]:
+    """Map the attention pooling of pool="map"."""
+    name, foreign = "attention_pool", "attn_pool"
+    yield TensorMapping(f"{name}.attention.probe", (f"{foreign}.latent",), shape=(1, 1, config.width))
+    yield from map_layer(f"{name}.attention.query", f"{foreign}.q")
+    yield from map_layer(f"{name}.attention.key_value", f"{foreign}.kv")
+    yield from map_layer(f"{name}.attention.out", f"{foreign}.proj")
+    yield from map_layer(f"{name}.norm", f"{foreign}.norm")
+    yield from map_layer(f"{name}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{name}.mlp.hidden", f"{foreign}.mlp.fc1")
+    yield from map_layer(f"{name}.mlp.out", f"{foreign}.mlp.fc2")
 
 
-def resnet_entries(config: ResNetConfig, ours: str, theirs: str) -> Iterator[TensorMapping]:
-    """BiT by itself, or the post-activation stem of a hybrid, which has norms in two more places."""
+def map_resnet(config: ResNetConfig, prefix: str, foreign_prefix: str) -> Iterator[TensorMapping]:
+    """Map a BiT ResNet, or the post-activation stem of a hybrid, which has more norms."""
     is_stem = config.style == "post-activation"
-    root = f"{theirs}stem." if config.stages else theirs  # a root alone is not wrapped in a ResNet there
-    yield TensorMapping(f"{ours}root.conv.weight", (f"{root}conv.weight",))
+    root = f"{foreign_prefix}stem." if config.stages else foreign_prefix  # timm does not wrap a root without stages
+    yield TensorMapping(f"{prefix}root.conv.weight", (f"{root}conv.weight",))
     if is_stem:
-        yield from pair(f"{ours}root.norm", f"{root}norm")
+        yield from map_layer(f"{prefix}root.norm", f"{root}norm")
     for stage, unit, has_projection in config.units():
-        mine, other = f"{ours}blocks.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
+        name, foreign = f"{prefix}blocks.{stage}.{unit}", f"{foreign_prefix}stages.{stage}.blocks.{unit}"
         for number in (1, 2, 3):
-            yield TensorMapping(f"{mine}.conv{number}.weight", (f"{other}.conv{number}.weight",))
-            yield from pair(f"{mine}.norm{number}", f"{other}.norm{number}")
+            yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}.conv{number}.weight",))
+            yield from map_layer(f"{name}.norm{number}", f"{foreign}.norm{number}")
         if has_projection:
-            yield TensorMapping(f"{mine}.projection.weight", (f"{other}.downsample.conv.weight",))
+            yield TensorMapping(f"{name}.projection.weight", (f"{foreign}.downsample.conv.weight",))
             if is_stem:
-                yield from pair(f"{mine}.norm_projection", f"{other}.downsample.norm")
+                yield from map_layer(f"{name}.norm_projection", f"{foreign}.downsample.norm")
     if not is_stem:
-        yield from pair(f"{ours}norm", f"{theirs}norm")
+        yield from map_layer(f"{prefix}norm", f"{foreign_prefix}norm")
     if config.num_classes > 0:
-        yield TensorMapping(
-            f"{ours}head.weight", (f"{theirs}head.fc.weight",), shape=(config.num_classes, config.feature_dim, 1, 1)
-        )
-        yield TensorMapping(f"{ours}head.bias", (f"{theirs}head.fc.bias",))
+        shape = (config.num_classes, config.feature_dim, 1, 1)
+        yield TensorMapping(f"{prefix}head.weight", (f"{foreign_prefix}head.fc.weight",), shape=shape)
+        yield TensorMapping(f"{prefix}head.bias", (f"{foreign_prefix}head.fc.bias",))

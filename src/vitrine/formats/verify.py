@@ -1,4 +1,4 @@
-"""Is what was written the same network? Read it back, run both on the same images, and the peer's own program too."""
+"""Verify a written checkpoint: read it back, run both models on the same images, and transformers' own model on its format."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,26 +12,30 @@ from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 
-# Of the largest logit, and of the largest feature: rounding of float32 through a hundred layers stays below; another GELU,
-# other heads or another mean are far above, another epsilon of the norms a little.
+# Largest difference relative to the largest logit, and to the largest feature. Float32 rounding through a hundred layers stays
+# below; another GELU, other heads or another mean are far above, another LayerNorm epsilon a little.
 TOLERANCE = 1e-5
+Outputs = tuple[Tensor, Tensor]
+"""Features and logits."""
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """Differences between a model and its written copy, as computed by one reader."""
+
     reader: str
-    """Who read what was written."""
+    """The program that read the written copy."""
     max_difference: float
-    """Of any logit of any image."""
+    """Largest difference of any logit of any image."""
     max_logit: float
     max_feature_difference: float
-    """Of what the head reads; without it, a head of zeros would prove anything."""
+    """Largest difference of the head's inputs; a head of zeros would hide any difference of logits."""
     max_feature: float
     same_answers: int
-    """Images whose first class is the same."""
+    """Images with the same top-1 class."""
     num_images: int
     same_description: bool
-    """Preprocessing and class names; the peer's are not asked."""
+    """Equal preprocessing and class names; not checked for transformers."""
 
     @property
     def is_equal(self) -> bool:
@@ -42,44 +46,29 @@ class Comparison:
 
 @torch.no_grad()
 def verify_checkpoint(checkpoint: Checkpoint, path: str | Path, images: Tensor, device: str = "cpu") -> list[Comparison]:
-    """Compare `checkpoint` with what lies at `path`, on images as bytes (B, C, H, W)."""
-    expected = run(checkpoint, images, device)
+    """Compare a checkpoint with what was written to `path`, on images as bytes (B, C, H, W), once for each reader."""
+    expected = compute_outputs(checkpoint, images, device)
     reloaded = load_checkpoint(path)
-    comparisons = [compare("vitrine", run(reloaded, images, device), expected, is_same_description(checkpoint, reloaded))]
-    peer = load_peer(Path(path), checkpoint)
+    same = (checkpoint.preprocessing, checkpoint.class_names) == (reloaded.preprocessing, reloaded.class_names)
+    comparisons = [compare_outputs("vitrine", compute_outputs(reloaded, images, device), expected, same)]
+    peer = load_transformers_model(Path(path), checkpoint)
     if peer is not None:
         normalised = checkpoint.preprocessing.normalise(images.to(device))
-        comparisons.append(compare("transformers", run_peer(peer.to(device), normalised, checkpoint), expected, True))
+        actual = compute_transformers_outputs(peer.to(device), normalised, checkpoint)
+        comparisons.append(compare_outputs("transformers", actual, expected, True))
     return comparisons
 
 
-Outputs = tuple[Tensor, Tensor]
-
-
-def run(checkpoint: Checkpoint, images: Tensor, device: str) -> Outputs:
-    """Features and logits."""
+def compute_outputs(checkpoint: Checkpoint, images: Tensor, device: str) -> Outputs:
+    """Return features and logits of raw images."""
     model = checkpoint.model.to(device).eval()
     encoded = model.encode(checkpoint.preprocessing.normalise(images.to(device)))
     logits = model.forward_heads(encoded)
     return model.pool(encoded).cpu(), torch.stack(logits).mean(dim=0).cpu()
 
 
-def is_same_description(one: Checkpoint, other: Checkpoint) -> bool:
-    return (one.preprocessing, one.class_names) == (other.preprocessing, other.class_names)
-
-
-def draw_images(checkpoint: Checkpoint, count: int, seed: int) -> Tensor:
-    """Bytes (B, C, H, W) that look a little like photographs: noise at several scales, so that all frequencies occur."""
-    height, width = checkpoint.model.config.image_size
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.zeros(count, checkpoint.model.config.num_channels, height, width)
-    for cells in (2, 8, 32, max(height, width)):
-        noise = torch.rand(count, images.shape[1], cells, cells, generator=generator)
-        images += torch.nn.functional.interpolate(noise, (height, width), mode="bilinear") / 4
-    return (images * 255).round().to(torch.uint8)
-
-
-def compare(reader: str, actual: Outputs, expected: Outputs, same_description: bool) -> Comparison:
+def compare_outputs(reader: str, actual: Outputs, expected: Outputs, same_description: bool) -> Comparison:
+    """Build the Comparison of two models' features and logits."""
     (features, logits), (expected_features, expected_logits) = actual, expected
     return Comparison(
         reader=reader,
@@ -93,14 +82,25 @@ def compare(reader: str, actual: Outputs, expected: Outputs, same_description: b
     )
 
 
-def load_peer(path: Path, checkpoint: Checkpoint) -> Any:
-    """transformers' own model on a folder written for it, where transformers is installed."""
-    is_its_folder = path.is_dir() and (path / "preprocessor_config.json").is_file()
-    if not is_its_folder or find_spec("transformers") is None:
+def draw_images(checkpoint: Checkpoint, count: int, seed: int) -> Tensor:
+    """Draw random images as bytes (B, C, H, W): noise at several scales, so that all frequencies occur as in photographs."""
+    height, width = checkpoint.model.config.image_size
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.zeros(count, checkpoint.model.config.num_channels, height, width)
+    for cells in (2, 8, 32, max(height, width)):
+        noise = torch.rand(count, images.shape[1], cells, cells, generator=generator)
+        images += torch.nn.functional.interpolate(noise, (height, width), mode="bilinear") / 4
+    return (images * 255).round().to(torch.uint8)
+
+
+def load_transformers_model(path: Path, checkpoint: Checkpoint) -> Any:
+    """Load a folder in Hugging Face's format with transformers; None for other formats or if it is not installed."""
+    is_hf_folder = path.is_dir() and (path / "preprocessor_config.json").is_file()
+    if not is_hf_folder or find_spec("transformers") is None:
         return None
     import transformers
 
-    transformers.logging.disable_progress_bar()  # it would draw over our table
+    transformers.logging.disable_progress_bar()  # it would be drawn over our table
     config = checkpoint.model.config
     if config.num_classes == 0:
         options = {"add_pooling_layer": config.hidden_head} if isinstance(config, ViTConfig) else {}
@@ -110,7 +110,8 @@ def load_peer(path: Path, checkpoint: Checkpoint) -> Any:
     return transformers.AutoModelForImageClassification.from_pretrained(path).eval()
 
 
-def run_peer(peer: Any, images: Tensor, checkpoint: Checkpoint) -> Outputs:
+def compute_transformers_outputs(peer: Any, images: Tensor, checkpoint: Checkpoint) -> Outputs:
+    """Return features and logits of normalised images, computed by transformers."""
     config = checkpoint.model.config
     base = peer.base_model(images)
     if isinstance(config, ViTConfig) and not config.hidden_head:
