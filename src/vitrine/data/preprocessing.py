@@ -1,7 +1,6 @@
-"""What is done to an image before a model sees it, as a frozen dataclass that travels with the weights.
+"""Preprocessing: resize, centre crop, mean and std, as a frozen dataclass that is stored with each checkpoint.
 
-No torch and no Pillow before they are needed, so configurations and `--help` answer at once. Shapes: C channels,
-H x W pixels.
+torch and Pillow are imported on first use, so that configs and `--help` load fast. Letters: C channels, H x W pixels.
 """
 
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,45 +19,43 @@ Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lan
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-MAX_SIDE = 65_535  # of a JPEG; beyond it a size is a mistake, or an attempt on our memory
-MAX_RESIZED_PIXELS = 2**25  # far above any photograph's; a strip of 1 x 9000 pixels would have 590 million
+MAX_SIDE = 65_535  # of a JPEG; a larger size is a mistake or an attack on memory
+MAX_RESIZED_PIXELS = 2**25  # far above any photograph; a strip of 1 x 9000 pixels would need 590 million
 
-# Between these a number is neither infinite nor zero in float32, in which images are normalised.
-SMALLEST_NUMBER, LARGEST_NUMBER = 1e-37, 1e37
+# Bounds of mean and std that are neither 0 nor infinite in float32, in which images are normalised.
+MIN_NUMBER, MAX_NUMBER = 1e-37, 1e37
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Resize, centre crop, normalise. The first two have no default: they come with the model."""
+    """Resize, centre crop and normalisation of images. The sizes have no default: they come with the model."""
 
     resize: tuple[int, int] | int | None
-    """One number: the short side gets it, the aspect is kept; two: height and width, whatever the aspect; None: neither."""
+    """New short side, keeping the aspect ratio; or new height and width; or None: no resize."""
     crop: tuple[int, int]
-    """Height and width of the centre that is cut out: what the model takes."""
+    """Height and width of the centre crop: the image size of the model."""
     interpolation: Interpolation = "bilinear"
-    """Pillow's filter of that name, which widens when it scales down."""
+    """Pillow's filter of this name, which is antialiased."""
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """Of each channel, with values in 0..1."""
+    """Mean of each channel, for values in 0..1."""
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """Of each channel, with values in 0..1."""
+    """Standard deviation of each channel, for values in 0..1."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         if not is_size(self.crop):
-            raise ValueError(f"crop={self.crop!r} must be height and width, 1 to {MAX_SIDE} pixels, as (224, 224).")
+            raise ValueError(f"crop={self.crop!r} must be height and width of 1 to {MAX_SIDE} pixels, e.g. (224, 224).")
         if not (self.resize is None or is_side(self.resize) or is_size(self.resize)):
             raise ValueError(
-                f"resize={self.resize!r} must be the short side, as 256, or height and width, as (224, 224), of 1 to "
+                f"resize={self.resize!r} must be the short side, e.g. 256, height and width, e.g. (224, 224), of 1 to "
                 f"{MAX_SIDE} pixels, or None."
             )
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if not isinstance(numbers, tuple) or not all(is_number(number) for number in numbers):
                 raise ValueError(f"{name}={numbers!r} must be a tuple of finite numbers, one for each channel.")
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
-            raise ValueError(
-                f"mean={self.mean} and std={self.std} must both have 1 or both have 3 numbers, one for each channel."
-            )
-        if min(self.std) < SMALLEST_NUMBER:
+            raise ValueError(f"mean={self.mean} and std={self.std} must both have 1 or 3 numbers, one for each channel.")
+        if min(self.std) < MIN_NUMBER:
             raise ValueError(f"std={self.std} must be above 0 in every channel.")
 
     @property
@@ -66,15 +63,15 @@ class Preprocessing:
         return len(self.mean)
 
     def load(self, path: Path) -> "Tensor":
-        """What `prepare` makes of the image in the file."""
+        """Read an image file and `prepare` it."""
         from vitrine.data.image import read_image
 
         return self.prepare(read_image(path, self.num_channels))
 
     def prepare(self, image: "Image.Image") -> "Tensor":
-        """The transform of evaluation: bytes of (C, H, W) with H x W = `crop`, not yet normalised.
+        """Convert, resize and crop a PIL image to uint8 (C, H, W) with H x W = `crop`, as in evaluation; not normalised.
 
-        An image that did not come from `read_image` is turned upright and converted as it would have been there.
+        Orientation and mode are handled as in `read_image`.
         """
         import numpy as np
         import torch
@@ -86,24 +83,25 @@ class Preprocessing:
         return pixels.permute(2, 0, 1).contiguous()
 
     def resize_and_crop(self, image: "Image.Image") -> "Image.Image":
+        """Resize an upright image, then cut out its centre."""
         from PIL import Image
 
         resample = Image.Resampling[self.interpolation.upper()]
         height, width = self.compute_resized_size(image.height, image.width)
-        # The smaller half of an odd margin is at the top and left, as in Hugging Face and TF; torchvision rounds a half to the
-        # even side, and the pixel shows: 0.7 points of DeiT-Tiny's accuracy on a thousand photographs (docs/log.md).
+        # Half of an odd margin is rounded down, as in Hugging Face and TF; torchvision rounds it to even. One pixel of shift is
+        # worth 0.7 points of DeiT-Tiny's accuracy on a thousand photographs (docs/log.md).
         top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
         bottom, right = top + self.crop[0], left + self.crop[1]
         if height * width > MAX_RESIZED_PIXELS:
-            # Of a long strip only what will be left is computed. Not for every image: Pillow keeps the box in float32,
-            # so up to one value in a hundred would be one off what resizing first gives everybody else.
+            # Resize only what the crop keeps of a long strip. Not for all images: Pillow stores the box in float32, so up to
+            # one value in a hundred would differ by one from resizing first, as everybody else does.
             return image.resize((self.crop[1], self.crop[0]), resample, box=self.compute_box(image.height, image.width))
         if image.size != (width, height):
             image = image.resize((width, height), resample)
         return image if (height, width) == self.crop else image.crop((left, top, right, bottom))
 
     def compute_box(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """What the model sees of an image of this size: left, top, right and bottom in its own pixels."""
+        """Return what the crop keeps of an image of this size: left, top, right and bottom in original pixels."""
         resized = self.compute_resized_size(height, width)
         down, across = height / resized[0], width / resized[1]
         top, left = (resized[0] - self.crop[0]) // 2, (resized[1] - self.crop[1]) // 2
@@ -111,15 +109,15 @@ class Preprocessing:
         return left * across, top * down, right, bottom
 
     def compute_resized_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width before the crop, which always fits: where it would not, the image is scaled until it does."""
+        """Return height and width after the resize, enlarged if necessary until the crop fits inside."""
         start = self.resize if isinstance(self.resize, tuple) else (height, width)
         size = start
         if isinstance(self.resize, int):
             short = min(height, width)
-            size = height * self.resize // short, width * self.resize // short  # the long side truncated, as in torchvision
+            size = height * self.resize // short, width * self.resize // short  # long side rounded down, as in torchvision
         if size[0] >= self.crop[0] and size[1] >= self.crop[1]:
             return size
-        # The side that lacks more becomes the crop's; the other follows, and truncated it is still long enough.
+        # Scale the relatively shorter side to the crop; the other one, rounded down, is still long enough.
         if self.crop[0] * start[1] >= self.crop[1] * start[0]:
             return self.crop[0], start[1] * self.crop[0] // start[0]
         return start[0] * self.crop[1] // start[1], self.crop[1]
@@ -127,36 +125,35 @@ class Preprocessing:
     def build_constants(
         self, dtype: "torch.dtype | None" = None, device: "torch.device | None" = None
     ) -> tuple["Tensor", "Tensor"]:
-        """Mean and deviation (C, 1, 1), of float32 unless another is asked for."""
+        """Return mean and std as tensors (C, 1, 1), float32 by default."""
         import torch
 
         mean, std = (torch.tensor(each, dtype=dtype, device=device).view(-1, 1, 1) for each in (self.mean, self.std))
         return mean, std
 
     def normalise(self, images: "Tensor", constants: tuple["Tensor", "Tensor"] | None = None) -> "Tensor":
-        """(x - mean) / std over (.., C, H, W), where they are: bytes give float32, and are divided by 255 first.
+        """Return (x - mean) / std of images (.., C, H, W) on their device; uint8 becomes float32 and is divided by 255 first.
 
-        Floating-point images are in 0..1 already and keep their dtype; half precision is left for the arithmetic, because
-        the means themselves would lose digits in it. `constants` are those of `build_constants` where the
-        images are, for callers who normalise often.
+        Floating-point images are in 0..1 already and keep their dtype, but half precision is normalised in float32, because
+        the means would lose digits. Callers that normalise often pass `build_constants` as `constants`.
         """
         import torch
 
         is_bytes = images.dtype == torch.uint8
         if images.ndim < 3 or images.shape[-3] != self.num_channels:
             shape = tuple(images.shape)
-            raise ValueError(f"images of shape {shape} must be (.., {self.num_channels}, H, W): mean={self.mean} says so.")
+            raise ValueError(f"images of shape {shape} must be (.., {self.num_channels}, H, W), to fit mean={self.mean}.")
         if not is_bytes and not images.is_floating_point():
-            raise ValueError(f"images of {images.dtype} must be uint8, in 0..255, or floating-point, in 0..1: convert them.")
+            raise ValueError(f"images of {images.dtype} must be uint8 in 0..255 or floating-point in 0..1.")
         values = images.float() if images.element_size() < 4 else images
         mean, std = constants or self.build_constants(values.dtype, values.device)
-        if is_bytes:  # what was made of them is ours alone: in place it takes half the time and less
+        if is_bytes:  # `values` is a new tensor: in place takes half the time
             return values.div_(255).sub_(mean).div_(std)
         return ((values - mean) / std).to(images.dtype)
 
     def resized(self, image_size: tuple[int, int]) -> "Preprocessing":
-        """The same for a model of another input size: what is cut away stays the same part of the picture."""
-        changed = replace(self, crop=image_size)  # which checks it
+        """Return the preprocessing for another image size, with the same ratio of resize to crop."""
+        changed = replace(self, crop=image_size)  # checks the size
         if self.resize is None:
             return changed
         if isinstance(self.resize, int):
@@ -165,24 +162,25 @@ class Preprocessing:
         return replace(changed, resize=(height, width))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields for a checkpoint's config.json."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, content: object) -> "Preprocessing":
-        """What `to_json` wrote, and nothing else: a missing field is not given its default, because then it was not ours."""
+        """Read what `to_json` wrote. Missing fields are errors: defaults could differ from what the model was trained with."""
         if not isinstance(content, dict):
-            raise ValueError(f"The preprocessing is a {type(content).__name__}; an object as `to_json` writes it was needed.")
+            raise ValueError(f"The preprocessing is a {type(content).__name__}; expected an object with its fields.")
         names = [field.name for field in fields(cls)]
-        faults = [f"{name} is missing" for name in names if name not in content]
-        faults += [f"{name!r} is unknown" for name in content if name not in names]
-        if faults:
-            raise ValueError(f"The preprocessing's {'; '.join(faults)}: write exactly the fields {', '.join(names)}.")
+        problems = [f"{name} is missing" for name in names if name not in content]
+        problems += [f"{name!r} is unknown" for name in content if name not in names]
+        if problems:
+            raise ValueError(f"Preprocessing: {'; '.join(problems)}; expected the fields {', '.join(names)}.")
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
         return cls(**values)
 
 
 def build_imagenet_preprocessing(image_size: tuple[int, int], num_channels: int = 3) -> Preprocessing:
-    """Short side 256 for a crop of 224, and in that ratio for others: how DeiT and most that followed are evaluated."""
+    """Build the preprocessing of DeiT and most later models: short side 256 for a crop of 224, ImageNet mean and std."""
     at_224 = Preprocessing(
         resize=256,
         crop=(224, 224),
@@ -194,18 +192,18 @@ def build_imagenet_preprocessing(image_size: tuple[int, int], num_channels: int 
 
 
 def build_inception_preprocessing(image_size: tuple[int, int], num_channels: int = 3) -> Preprocessing:
-    """The whole image, its aspect given up, in -1..1: how the code released with arXiv:2010.11929 evaluates.
+    """Build the preprocessing of the code released with arXiv:2010.11929: whole image, aspect ratio ignored, in -1..1.
 
-    Its bilinear filter is TensorFlow's, which skips pixels when it scales down; ours, as Hugging Face's, is Pillow's.
+    Its bilinear filter is TensorFlow's, without antialiasing; ours is Pillow's, as in Hugging Face.
     """
     half = fit_to_channels((0.5, 0.5, 0.5), num_channels)
     return Preprocessing(resize=image_size, crop=image_size, interpolation="bilinear", mean=half, std=half)
 
 
 def fit_to_channels(numbers: tuple[float, float, float], num_channels: int) -> tuple[float, ...]:
-    """For grey images the three become their average."""
+    """Return the numbers of RGB channels, or their average for grey images."""
     if num_channels not in (1, 3):
-        raise ValueError(f"num_channels={num_channels!r} must be 1 (grey) or 3 (red, green, blue): images have no other.")
+        raise ValueError(f"num_channels={num_channels!r} must be 1 (grey) or 3 (RGB).")
     return numbers if num_channels == 3 else (sum(numbers) / 3,)
 
 
@@ -222,4 +220,4 @@ def is_size(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

@@ -1,8 +1,4 @@
-"""Read every image once with threads; dataset fingerprints.
-
-Every image of a source once, in order, decoded by several threads: for packing, holding in memory, looking for faults.
-Whether some images are the same as before: by what they contain, and quickly, by what the disk says of their files.
-"""
+"""Reading of every image of a source once, with threads, and fingerprints that tell whether images have changed."""
 
 import hashlib
 import os
@@ -18,60 +14,60 @@ from vitrine.data.config import BadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.source import Source
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
-AHEAD = 4  # images per thread that may be ready before they are asked for: a bound on memory
+AHEAD = 4  # results per thread that may be ready before they are used: a bound on memory
 
 
 def map_images(
-    source: Source, make: Callable[[LazyImage], Made], bad_images: BadImages = "error"
-) -> Iterator[tuple[int, Made]]:
-    """The number of each image and what `make` makes of it; Pillow lets other threads go on while it decodes.
+    source: Source, function: Callable[[LazyImage], Result], bad_images: BadImages = "error"
+) -> Iterator[tuple[int, Result]]:
+    """Yield the index of each image and the function's result, computed by threads: Pillow decodes without the GIL.
 
-    An image that cannot be read is an error that names it; or, skipped, it is missing here and told of at the end.
+    An image that cannot be read raises its error, or is left out and reported in a warning at the end.
     """
+
+    def call(index: int) -> Result | BadImage:
+        try:
+            return function(source.read(index)[0])
+        except BadImage as error:
+            return error
+
     skipped = []
-    for index, made in enumerate(map_in_threads(lambda index: attempt(source, index, make), len(source))):
-        if not isinstance(made, BadImage):
-            yield index, made
+    for index, result in enumerate(map_in_threads(call, len(source))):
+        if not isinstance(result, BadImage):
+            yield index, result
         elif bad_images == "error":
-            raise made
+            raise result
         else:
             skipped.append(source.name(index))
     if skipped:
         warn_user(f"Skipped {join_names(skipped)}: cannot be read ({len(skipped)} of {len(source)} images).")
 
 
-def attempt(source: Source, index: int, make: Callable[[LazyImage], Made]) -> Made | BadImage:
-    try:
-        return make(source.read(index)[0])
-    except BadImage as error:
-        return error
-
-
-def map_in_threads(call: Callable[[int], Made], count: int) -> Iterator[Made]:
-    """call(0), call(1), .. by threads, which run a little ahead of whoever reads."""
+def map_in_threads(call: Callable[[int], Result], count: int) -> Iterator[Result]:
+    """Yield call(0), call(1), ... in order, computed by threads that run a little ahead of the consumer."""
     num_threads = count_cpus()
-    waiting: deque[Future[Made]] = deque()
+    pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_threads) as pool:
         try:
             for index in range(count):
-                waiting.append(pool.submit(call, index))
-                if len(waiting) > AHEAD * num_threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(call, index))
+                if len(pending) > AHEAD * num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def count_cpus() -> int:
-    """That this process may use."""
+    """Return the number of CPUs available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def content_fingerprint(source: Source) -> str:
-    """Of the images as they are stored, in their order; labels and names do not matter. All of them are read."""
+    """Hash all images as stored, in order; labels and names do not matter. Slow: reads everything."""
     digest = hashlib.blake2b(digest_size=16)
     for part in map_in_threads(lambda index: digest_image(source, index), len(source)):
         digest.update(part)
@@ -79,15 +75,16 @@ def content_fingerprint(source: Source) -> str:
 
 
 def digest_image(source: Source, index: int) -> bytes:
+    """Hash one image as stored; an unreadable image is hashed by its error, so it stays equal as long as it is unreadable."""
     try:
         content = source.fetch(index)
-    except OSError as error:  # as long as it cannot be read, it is the same
+    except OSError as error:
         return hashlib.blake2b(str(error).encode(), digest_size=32).digest()
     return digest_content(content)
 
 
 def digest_content(content: bytes | np.ndarray) -> bytes:
-    """Of an image as it is stored."""
+    """Hash the bytes of an image file, or the shape and the pixels of an array."""
     if isinstance(content, bytes):
         return hashlib.blake2b(content, digest_size=16).digest()
     head = hashlib.blake2b(str(content.shape).encode(), digest_size=16).digest()
@@ -95,10 +92,10 @@ def digest_content(content: bytes | np.ndarray) -> bytes:
 
 
 def file_fingerprint(source: Source) -> str | None:
-    """Of the names of the images, and of size and times of the files that they are in; None where they are in no files.
+    """Hash the names of the images, and sizes and times of their files, without reading them; None if there are no files.
 
-    The time of change is the file system's own, which nobody can set back, so that a file whose content was replaced has
-    another key even if its size and its time of modification were kept.
+    The change time (ctime) is set by the file system only, so a replaced file has another fingerprint even if its size and
+    modification time were kept.
     """
     files = source.files()
     if not files:
@@ -109,8 +106,8 @@ def file_fingerprint(source: Source) -> str | None:
     for path in files:
         digest.update(os.fsencode(path) + b"\0")
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:
             continue
-        digest.update(f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\0".encode())
+        digest.update(f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\0".encode())
     return digest.hexdigest()

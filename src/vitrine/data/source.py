@@ -1,12 +1,6 @@
-"""Source contract, Labels, ArraySource, packed strings.
+"""Source: images by index with labels and class names. Also Labels, ArraySource for images in memory, and PackedStrings.
 
-The contract of a source: images by number, each with its label, and the names of the classes.
-
-Order, sharding and augmentation are outside it, so that a new kind of data is one small file.
-Many names as one block of bytes instead of a string each.
-
-It takes less memory, is quickly sent to another process, and stays shared after a fork, where counting references to
-strings would copy page after page.
+Order, sharding and augmentation are not part of a source, so that a new dataset format is one small file.
 """
 
 import mmap
@@ -20,48 +14,51 @@ import numpy as np
 
 from vitrine.data.image import BadImage, LazyImage
 
-# Up to this side, images in memory are augmented as whole batches; larger ones gain nothing by it.
+# Images in memory are augmented as whole batches up to this side; larger ones would gain nothing.
 MAX_BLOCK_SIDE = 64
 
 Label = int | tuple[int, ...]
 
 
 class Labels:
-    """The labels of all images: one class each, or any number of classes each, none included."""
+    """Labels of all N images: one class each, or a set of classes each, which may be empty."""
 
     def __init__(self, values: np.ndarray, starts: np.ndarray | None = None) -> None:
-        """`values` (N), or, with `starts` (N + 1), those of image i from starts[i] to starts[i + 1]."""
+        """Take one label per image as `values` (N), or sets: those of image i are values[starts[i] : starts[i + 1]]."""
         self.values = values
         self.starts = starts
 
     @classmethod
     def one_each(cls, labels: Sequence[int] | np.ndarray) -> "Labels":
+        """Make labels of exactly one class per image."""
         return cls(np.asarray(labels, dtype=np.int64).reshape(-1))
 
     @classmethod
     def several_each(cls, labels: Iterable[Sequence[int] | np.ndarray]) -> "Labels":
+        """Make labels of any number of classes per image, from one list per image."""
         lists = [np.asarray(each, dtype=np.int64).reshape(-1) for each in labels]
         return cls.from_counts(np.concatenate([np.zeros(0, np.int64), *lists]), [len(each) for each in lists])
 
     @classmethod
     def from_counts(cls, values: np.ndarray, counts: Sequence[int] | np.ndarray) -> "Labels":
-        """Several each: the labels of all images one after another, and how many each image has."""
+        """Make labels of any number of classes per image, from all labels in a row and the count of each image."""
         return cls(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]))
 
     @classmethod
     def none_each(cls, num_images: int) -> "Labels":
+        """Make labels of unlabelled images."""
         return cls.from_counts(np.zeros(0, np.int64), np.zeros(num_images, np.int64))
 
     @classmethod
     def concatenate(cls, parts: Sequence["Labels"]) -> "Labels":
-        """Of parts that all have one label each, or all several."""
+        """Join labels of several sources, which must all have one label per image or all sets of labels."""
         values = np.concatenate([part.values for part in parts])
         counts = [np.diff(part.starts) for part in parts if part.starts is not None]
         return cls.from_counts(values, np.concatenate(counts)) if counts else cls(values)
 
     @property
     def has_several(self) -> bool:
-        """Whether images have sets of labels, which may be empty as in data without labels; False: exactly one each."""
+        """Return whether images have sets of labels, which are empty in unlabelled data, instead of exactly one each."""
         return self.starts is not None
 
     def __len__(self) -> int:
@@ -73,11 +70,12 @@ class Labels:
         return tuple(self.values[self.starts[index] : self.starts[index + 1]].tolist())
 
     def as_tuple(self, index: int) -> tuple[int, ...]:
-        """All labels of an image, be it one."""
+        """Return all labels of an image as a tuple, also where images have exactly one."""
         label = self[index]
         return label if isinstance(label, tuple) else (label,)
 
     def take(self, indices: np.ndarray) -> "Labels":
+        """Return the labels of some images."""
         if self.starts is None:
             return Labels(self.values[indices])
         counts = np.diff(self.starts)[indices]
@@ -85,85 +83,85 @@ class Labels:
         return Labels.from_counts(self.values[shifts + np.arange(len(shifts))], counts)
 
     def to_targets(self, indices: np.ndarray, num_classes: int) -> np.ndarray:
-        """int64 (B), or float32 (B, K) with ones at the labels."""
+        """Return the targets of a batch: classes int64 (B), or for sets of labels float32 (B, K) of 0 and 1."""
         taken = self.take(indices)
         if taken.starts is None:
             return taken.values
-        batch = np.zeros((len(indices), num_classes), dtype=np.float32)
-        batch[np.repeat(np.arange(len(indices)), np.diff(taken.starts)), taken.values] = 1.0
-        return batch
+        targets = np.zeros((len(indices), num_classes), dtype=np.float32)
+        targets[np.repeat(np.arange(len(indices)), np.diff(taken.starts)), taken.values] = 1.0
+        return targets
 
 
 class Source(ABC):
-    """Images by number. A source can be sent to another process: what it holds open, it opens again there."""
+    """Images by index, with labels. Sources can be pickled; files held open are opened again in the other process."""
 
     labels: Labels
     class_names: tuple[str, ...]
-    """Of the classes that labels count; empty where there are none."""
+    """Names of the classes that labels refer to; empty for unlabelled data."""
 
     @abstractmethod
     def fetch(self, index: int) -> bytes | np.ndarray:
-        """The image as it is stored: the bytes of an image file, or pixels (H, W) or (H, W, C) as bytes."""
+        """Return an image as stored: the bytes of an image file, or uint8 pixels (H, W) or (H, W, C)."""
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What errors and lists of files call the image; no other image of the source has the name."""
+        """Return the name of an image for errors and lists of files; it is unique within the source."""
 
     @abstractmethod
     def files(self) -> list[Path]:
-        """The files that it is made of, so that a change can be noticed; none for what is generated."""
+        """Return the files that the source reads, so that changes can be detected; empty for generated images."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def read(self, index: int) -> tuple[LazyImage, Label]:
-        """The image, whose pixels are decoded when asked for, and its label."""
+        """Return an image, decoded on demand, and its label."""
         if not 0 <= index < len(self):
             raise IndexError(f"index={index} must be at least 0 and below {len(self)}, the number of images.")
         name = self.name(index)
         try:
             content = self.fetch(index)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise BadImage(f"{name} cannot be read ({reason}), and an image was needed: restore it, or remove it.") from None
+            raise BadImage(f"{name} cannot be read ({error.strerror or error}): restore or remove it.") from None
         return LazyImage(content, name), self.labels[index]
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
-        """Pixels (B, H, W, C), a copy, of images that lie in memory with one size; None: they are to be read one by one."""
+        """Return a copy of pixels (B, H, W, C) if the images are in memory with one size; None: read them one by one."""
         return None
 
 
 @dataclass(frozen=True)
-class FileMap:
-    """Where in a file the bytes of an array are."""
+class MappedFile:
+    """Position of an array in a memory-mapped file, from which another process maps it again."""
 
     path: Path
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def map(self) -> np.ndarray:
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> "MappedFile | None":
+        """Return where a memory-mapped array is stored; None for an ordinary or an empty array."""
+        if not isinstance(array, np.memmap) or array.filename is None or array.size == 0:
+            return None
+        base = np.frombuffer(array._mmap, np.uint8)  # pyright: ignore[reportAttributeAccessIssue]  (starts at a page boundary)
+        start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+        return cls(Path(array.filename), start + array.ctypes.data - base.ctypes.data, array.shape, array.strides)
+
+    def open(self) -> np.ndarray:
+        """Map the array read-only."""
         num_bytes = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)) + 1
         flat = np.memmap(self.path, np.uint8, "r", self.offset, num_bytes)
         return np.ndarray(self.shape, np.uint8, flat, 0, self.strides)
 
 
-def find_mapping(array: np.ndarray) -> FileMap | None:
-    """None for an array that is not a map of a file, or is empty."""
-    if not isinstance(array, np.memmap) or array.filename is None or array.size == 0:
-        return None
-    base = np.frombuffer(array._mmap, np.uint8)  # pyright: ignore[reportAttributeAccessIssue]  (begins at a page's boundary)
-    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    return FileMap(Path(array.filename), start + array.ctypes.data - base.ctypes.data, array.shape, array.strides)
-
-
 class ArraySource(Source):
-    """Images of one size in an array (N, H, W, C) of bytes, which may be a memory map."""
+    """Images of one size in a uint8 array (N, H, W, C), which may be a memory map."""
 
     def __init__(
         self, pixels: np.ndarray, labels: Labels, class_names: tuple[str, ...], title: str, files: Sequence[Path] = ()
     ) -> None:
-        """`title` is what the images are called by, with their number behind it."""
+        """Name image i `title[i]`."""
         assert pixels.ndim == 4
         assert pixels.dtype == np.uint8
         assert len(pixels) == len(labels)
@@ -172,16 +170,16 @@ class ArraySource(Source):
         self.class_names = class_names
         self.title = title
         self.own_files = list(files)
-        self.mapping = find_mapping(pixels)
+        self.mapped_file = MappedFile.of_array(pixels)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pixels that are mapped from a file are mapped again elsewhere, not sent."""
-        return vars(self) if self.mapping is None else {**vars(self), "pixels": None}
+        """Leave memory-mapped pixels out of the pickle: the other process maps them again."""
+        return vars(self) if self.mapped_file is None else {**vars(self), "pixels": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if self.mapping is not None:
-            self.pixels = self.mapping.map()
+        if self.mapped_file is not None:
+            self.pixels = self.mapped_file.open()
 
     def fetch(self, index: int) -> np.ndarray:
         return self.pixels[index]
@@ -197,16 +195,21 @@ class ArraySource(Source):
 
 
 class PackedStrings:
-    """Names by number. Those of files may hold bytes that are no UTF-8, which come back as they were."""
+    """Read-only sequence of strings in one array of bytes, for the names of millions of files.
+
+    It takes less memory than a list, is pickled quickly, and stays shared after a fork, where reference counts of separate
+    strings would copy page after page. Names that are not valid UTF-8 are kept unchanged.
+    """
 
     def __init__(self, starts: np.ndarray, text: np.ndarray) -> None:
-        """Name i is `text` (bytes) from starts[i] to starts[i + 1]."""
+        """Take string i from text[starts[i] : starts[i + 1]], in UTF-8."""
         self.starts = starts
         self.text = text
 
     @classmethod
-    def pack(cls, names: Iterable[str]) -> "PackedStrings":
-        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+    def pack(cls, strings: Iterable[str]) -> "PackedStrings":
+        """Encode strings into one array."""
+        encoded = [string.encode("utf-8", "surrogateescape") for string in strings]
         starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)  # (N + 1)
         return cls(starts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
@@ -217,5 +220,5 @@ class PackedStrings:
         return self.text[self.starts[index] : self.starts[index + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def slice(self, start: int, stop: int) -> "PackedStrings":
-        """Those from one number to before another, on the same bytes."""
+        """Return strings start to stop (exclusive) without copying their bytes."""
         return PackedStrings(self.starts[start : stop + 1], self.text)

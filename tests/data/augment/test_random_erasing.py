@@ -1,4 +1,4 @@
-"""Random erasing: which images, which rectangles and what is in them, against the distributions that are asked for."""
+"""Random erasing against the distributions of chosen images, rectangles and noise."""
 
 import re
 from typing import Any
@@ -19,12 +19,12 @@ def build_images(num_images: int, height: int = 40, width: int = 40, num_channel
 
 
 def find_box(changed: np.ndarray) -> tuple[int, int, int, int]:
-    """Top, left, height and width of what is True in (H, W)."""
+    """Top, left, height and width of the True region in (H, W)."""
     rows, columns = np.flatnonzero(changed.any(axis=1)), np.flatnonzero(changed.any(axis=0))
     return rows[0], columns[0], rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
 
 
-def test_the_share_of_images_is_the_rate() -> None:
+def test_fraction_of_erased_images_is_the_rate() -> None:
     images = np.zeros((4000, 16, 16, 1), dtype=np.uint8)
     for rate in (0.1, 0.25, 0.8):
         erased = (random_erase(images, rate, build_draws(4000), "grey") != images).any(axis=(1, 2, 3)).sum()
@@ -40,7 +40,7 @@ def test_rate_zero_and_one() -> None:
 
 
 @pytest.mark.parametrize("num_channels", [1, 3])
-def test_only_a_whole_rectangle_changes(num_channels: int) -> None:
+def test_exactly_a_rectangle_changes(num_channels: int) -> None:
     images = build_images(60, 30, 50, num_channels)
     images[images == 128] = 127
     before = images.copy()
@@ -55,7 +55,7 @@ def test_only_a_whole_rectangle_changes(num_channels: int) -> None:
         assert (new[changed] == 128).all()
 
 
-def test_noise_is_in_the_same_rectangle_and_every_byte_is_as_likely() -> None:
+def test_noise_is_uniform_and_inside_the_rectangle() -> None:
     images = np.full((300, 64, 64, 3), 128, dtype=np.uint8)
     boxes, fits = draw_rectangles(64, 64, build_draws(300)[:, 2:])
     erased = random_erase(images, 1.0, build_draws(300))
@@ -70,15 +70,15 @@ def test_noise_is_in_the_same_rectangle_and_every_byte_is_as_likely() -> None:
     assert len({value[:16].tobytes() for value in values}) == 300
 
 
-def test_areas_ratios_and_places_are_distributed_as_asked() -> None:
-    side = 10_000  # so large that rounding to pixels does not show
+def test_distribution_of_areas_ratios_and_positions() -> None:
+    side = 10_000  # so large that rounding to pixels does not matter
     boxes, fits = draw_rectangles(side, side, build_draws(5000)[:, 2:])
     assert fits.all()
     top, left, height, width = boxes.T.astype(float)
     areas, ratios = height * width / side**2, height / width
     assert areas.min() >= 0.0199
     assert areas.max() <= 0.3301
-    # Large and long ones may not fit, 0.33 * 3.3 being above 1, and are drawn again. Of those up to 0.24 all fit.
+    # Large and long ones may not fit (0.33 * 3.3 > 1) and are drawn again. Up to an area of 0.24, all fit.
     is_small = areas < 0.24
     assert stats.kstest(areas[is_small], stats.uniform(0.02, 0.22).cdf).pvalue > 1e-3
     assert stats.kstest(np.log(ratios[is_small]), stats.uniform(np.log(0.3), np.log(3.3 / 0.3)).cdf).pvalue > 1e-3
@@ -86,7 +86,7 @@ def test_areas_ratios_and_places_are_distributed_as_asked() -> None:
     assert stats.kstest(left / (side - width + 1), "uniform").pvalue > 1e-3
 
 
-def test_rectangles_lie_within_long_images_and_reach_their_borders() -> None:
+def test_rectangles_reach_the_borders_of_long_images() -> None:
     for height, width in ((20, 60), (60, 20), (7, 7)):
         boxes, fits = draw_rectangles(height, width, build_draws(3000)[:, 2:])
         assert fits.mean() > 0.99
@@ -96,7 +96,7 @@ def test_rectangles_lie_within_long_images_and_reach_their_borders() -> None:
         assert min(tall.min(), wide.min()) >= 1
 
 
-def test_an_attempt_that_does_not_fit_is_followed_by_the_next() -> None:
+def test_attempt_that_does_not_fit_is_followed_by_the_next() -> None:
     draws = np.full((1, NUM_DRAWS), 0.999)  # a third of the area, 3.3 times as high as wide: 83 rows of 80
     draws[0, 0] = 0
     image = build_images(1, 80, 80)
@@ -106,7 +106,7 @@ def test_an_attempt_that_does_not_fit_is_followed_by_the_next() -> None:
     assert find_box(changed) == (0, 0, round((128 * 0.3) ** 0.5), round((128 / 0.3) ** 0.5))
 
 
-def test_an_image_is_erased_alike_wherever_it_stands_in_the_batch() -> None:
+def test_erasing_does_not_depend_on_the_batch() -> None:
     images, draws = build_images(20), build_draws(20)
     together = random_erase(images, 0.5, draws)
     order = np.random.default_rng(1).permutation(20)
@@ -116,17 +116,14 @@ def test_an_image_is_erased_alike_wherever_it_stands_in_the_batch() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"images": np.zeros((2, 4, 4, 3))},
-            "images of float64 and shape (2, 4, 4, 3) must be bytes (B, H, W, C): convert them.",
-        ),
-        ({"draws": np.zeros((2, 3))}, "draws of shape (2, 3) must be (2, 42), 42 for each image."),
-        ({"rate": 1.5}, "rate=1.5 must be between 0 and 1: the share of images to erase from."),
-        ({"rate": float("nan")}, "rate=nan must be between 0 and 1: the share of images to erase from."),
-        ({"fill": "gray"}, "fill='gray' must be one of noise, grey."),
+        ({"images": np.zeros((2, 4, 4, 3))}, "float64"),
+        ({"draws": np.zeros((2, 3))}, "(2, 3)"),
+        ({"rate": 1.5}, "rate=1.5"),
+        ({"rate": float("nan")}, "rate=nan"),
+        ({"fill": "gray"}, "fill='gray'"),
     ],
 )
-def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
+def test_invalid_arguments(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"images": np.zeros((2, 4, 4, 3), np.uint8), "rate": 0.5, "draws": build_draws(2)}
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=re.escape(message)):
         random_erase(**(arguments | change))

@@ -1,9 +1,8 @@
-"""RandAugment (arXiv:1909.13719) as big_vision has it, with which the AugReg models were trained (arXiv:2106.10270).
+"""RandAugment (arXiv:1909.13719) as in big_vision, with which the AugReg models were trained (arXiv:2106.10270).
 
-Each image gets `num_ops` operations, drawn from sixteen with replacement, every one at the same magnitude. 10 is the top of the
-scale that the strengths were written for; the released recipes go to 20. Several operations are not what their names promise,
-and models were trained with what they are: the comments say where. Magnitude 0 leaves few images as they were: it
-inverts, equalises, blurs and darkens.
+Each image gets `num_ops` operations, drawn from sixteen with replacement, all at the same magnitude. The operations were
+written for magnitudes up to 10; released recipes go to 20. Several do not do what their names say, and models were trained
+that way: comments say where. Magnitude 0 changes images too: it inverts, equalises, blurs and darkens.
 
 Letters: B images, H x W pixels, C channels (1 or 3).
 """
@@ -20,64 +19,65 @@ from vitrine.core.config_checks import require_at_least, require_field_types
 from vitrine.data.config import MAX_MAGNITUDE
 
 MAX_LEVEL = 10
-FILL = 128  # where nothing of the image is left
-DRAWS_PER_OP = 3  # which operation, and two for it to use
+FILL = 128  # grey value where the image has no pixels
+DRAWS_PER_OP = 3  # one chooses the operation, two are for its use
 VALUES = np.arange(256)
 LUMA = np.array([0.2989, 0.587, 0.114], dtype=np.float32)  # tf.image.rgb_to_grayscale
 
+# Pixels at magnitude 10 in images of 224 x 224; in other sizes the same fraction of the image. The original has the same
+# pixels at every size, with which a translation would empty an image of 32 pixels.
+REFERENCE_SIDE = 224
+TRANSLATION = 100.0
+CUTOUT = 40.0  # half the side of the square
+
+# The original means to use the mean of the image, but computes the mean of its histogram, pixels / 256 (big_vision, issue
+# 109): this grey for every image of 224 x 224.
+CONTRAST_GREY = REFERENCE_SIDE**2 // 256
+
 
 class Strength(NamedTuple):
-    """What a magnitude means for images of one size."""
+    """Strengths of the operations at one magnitude, for images of one size."""
 
     level: float
-    """1 at the top of the scale, and beyond it more."""
+    """Magnitude / 10."""
     translation: float
-    """In pixels."""
+    """Pixels."""
     cutout: int
     """Half the side of the square, in pixels."""
-    contrast_grey: int
-    """What contrast moves pixels away from, or to."""
 
     @property
     def factor(self) -> float:
-        """Of colour, contrast, brightness and sharpness: 1 leaves the image as it was."""
+        """Factor of colour, contrast, brightness and sharpness: 1 leaves the image unchanged."""
         return 1.8 * self.level + 0.1
 
 
 Operation = Callable[[np.ndarray, Strength, Sequence[float]], np.ndarray]
-"""Takes an image (H, W, C), which it leaves alone, and two uniforms; gives the new image."""
+"""Takes an image (H, W, C), which it leaves unchanged, and two uniforms; returns the new image."""
 
 
 @dataclass(frozen=True)
 class RandAugment:
-    """A function of images and uniforms, and of nothing else."""
+    """Callable that augments a batch of images with given random numbers."""
 
     num_ops: int
     magnitude: float
-    translate_const: float = 100.0
-    """Pixels of a translation at magnitude 10, in images of `reference_side`."""
-    cutout_const: float = 40.0
-    """Half the side of the square that is cut out at magnitude 10, in images of `reference_side`."""
-    reference_side: int | None = 224
-    """Images of this side get exactly the original's pixel counts, others the same share of themselves; None: the same pixels
-    at every size, as in the original, where a translation would empty an image of 32 pixels."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
-        require_at_least(self, 0, "num_ops", "translate_const", "cutout_const")
-        if self.reference_side is not None:
-            require_at_least(self, 1, "reference_side")
+        require_at_least(self, 0, "num_ops")
         if not 0 <= self.magnitude <= MAX_MAGNITUDE:
-            raise ValueError(f"magnitude={self.magnitude} must be 0 to {MAX_MAGNITUDE:g}; released models had 0 to 20.")
+            raise ValueError(
+                f"magnitude={self.magnitude} must be between 0 and {MAX_MAGNITUDE:g}; released models used 0 to 20."
+            )
 
     @property
     def num_draws(self) -> int:
-        """How many uniforms each image needs."""
+        """Number of uniforms that each image needs."""
         return DRAWS_PER_OP * self.num_ops
 
     def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Bytes (B, H, W, C) from the same and uniforms (B, num_draws); without operations, the very array that was given."""
-        require_batch(images, draws, self.num_draws)
+        """Augment uint8 images (B, H, W, C) with uniforms (B, num_draws); with no operations, return the array itself."""
+        check_batch(images, draws, self.num_draws)
         if self.num_ops == 0:
             return images
         strength = self.compute_strength(*images.shape[1:3])
@@ -91,73 +91,64 @@ class RandAugment:
         return augmented
 
     def compute_strength(self, height: int, width: int) -> Strength:
-        num_pixels, scale = height * width, 1.0
-        if self.reference_side is not None:
-            scale = math.sqrt(num_pixels) / self.reference_side
-            num_pixels = self.reference_side**2
-        level = self.magnitude / MAX_LEVEL
-        return Strength(
-            level=level,
-            translation=level * self.translate_const * scale,
-            cutout=int(level * self.cutout_const * scale),
-            # The original means to take the mean of the image but takes that of its histogram, pixels / 256: 196 for 224 x 224,
-            # whatever the image (big_vision, issue 109).
-            contrast_grey=min(num_pixels // 256, 255),
-        )
+        """Return the strengths of the operations for images of this size."""
+        level, scale = self.magnitude / MAX_LEVEL, math.sqrt(height * width) / REFERENCE_SIDE
+        return Strength(level, translation=level * TRANSLATION * scale, cutout=int(level * CUTOUT * scale))
 
 
-def require_batch(images: np.ndarray, draws: np.ndarray, num_draws: int) -> None:
-    """The images are bytes (B, H, W, C), and each has its uniforms."""
+def check_batch(images: np.ndarray, draws: np.ndarray, num_draws: int) -> None:
+    """Raise ValueError unless the images are uint8 (B, H, W, 1 or 3) and each has its uniforms."""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-        raise ValueError(f"images of {images.dtype} and shape {images.shape} must be bytes (B, H, W, 1 or 3): convert them.")
+        raise ValueError(f"images of {images.dtype} and shape {images.shape} must be uint8 (B, H, W, 1 or 3).")
     if draws.shape != (len(images), num_draws):
-        raise ValueError(f"draws of shape {draws.shape} must be {(len(images), num_draws)}, {num_draws} for each image.")
+        raise ValueError(f"draws of shape {draws.shape} must be {(len(images), num_draws)}: {num_draws} for each image.")
 
 
 def signed(amount: float, draws: Sequence[float]) -> float:
-    """Negative in half of the cases."""
+    """Return the amount, negated in half of the cases."""
     return amount if draws[0] < 0.5 else -amount
 
 
 def look_up(table: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Replace every value of an image by its entry in a table."""
     return np.take(table.astype(np.uint8), image)
 
 
 def separate_channels(image: np.ndarray) -> np.ndarray:
-    """256 c + value (H, W * C): rows of a table that has 256 for each channel c."""
+    """Return 256 c + value (H, W * C): indices into a table with 256 entries for each channel c."""
     height, width, num_channels = image.shape
     return image.reshape(height, -1) + np.tile(256 * np.arange(num_channels), width)
 
 
 def count_values(channel_values: np.ndarray, num_channels: int) -> np.ndarray:
-    """How often each channel has each value (C, 256)."""
+    """Return the histogram of each channel (C, 256)."""
     return np.bincount(channel_values.reshape(-1), minlength=256 * num_channels).reshape(num_channels, 256)
 
 
 def blend(start: np.ndarray, end: np.ndarray, factor: float) -> np.ndarray:
-    """`end` at factor 1, and beyond it more unlike `start`; fractions are dropped, as by TensorFlow and by Pillow."""
+    """Interpolate from `start` (factor 0) to `end` (1) and beyond, rounded down like in TensorFlow and Pillow."""
     start = start.astype(np.float32)
-    # In place from here on: fetching memory for another image takes longer than the arithmetic.
-    mixed = np.subtract(end, start, dtype=np.float32)
-    mixed *= np.float32(factor)
-    mixed += start
-    return np.clip(mixed, 0, 255, out=mixed).astype(np.uint8)
+    # In place from here on: allocating another image takes longer than the arithmetic.
+    blended = np.subtract(end, start, dtype=np.float32)
+    blended *= np.float32(factor)
+    blended += start
+    return np.clip(blended, 0, 255, out=blended).astype(np.uint8)
 
 
-def stretch(image: np.ndarray) -> np.ndarray:
-    """The darkest value of each channel becomes 0 and the brightest 255."""
+def auto_contrast(image: np.ndarray) -> np.ndarray:
+    """Stretch each channel so that its darkest value becomes 0 and its brightest 255."""
     channel_values = separate_channels(image)
     present = count_values(channel_values, image.shape[2]) > 0  # (C, 256)
     low = present.argmax(axis=1)[:, None]
     high = 255 - present[:, ::-1].argmax(axis=1)[:, None]
-    # In whole numbers, so that the brightest is 255: the original's floats make it 254 for some ranges.
+    # In integers, so that the brightest is 255: the original's floats make it 254 for some ranges.
     stretched = (VALUES - low) * 255 // np.maximum(high - low, 1)
     table = np.where(high > low, np.clip(stretched, 0, 255), VALUES)
     return look_up(table, channel_values).reshape(image.shape)
 
 
 def equalise(image: np.ndarray) -> np.ndarray:
-    """Values of each channel are spread so that all are about as frequent, exactly as Pillow does it."""
+    """Equalise the histogram of each channel, bit-equal to PIL.ImageOps.equalize, which is three times slower at 32 x 32."""
     channel_values = separate_channels(image)
     counts = count_values(channel_values, image.shape[2])  # (C, 256)
     brightest = 255 - (counts[:, ::-1] > 0).argmax(axis=1)[:, None]
@@ -169,7 +160,7 @@ def equalise(image: np.ndarray) -> np.ndarray:
 
 
 def posterise(image: np.ndarray, level: float) -> np.ndarray:
-    """The upper bits: 4 at the top of the scale and all 8 at twice that, so more of magnitude is less of effect."""
+    """Keep the upper bits: 4 at level 1 and all 8 at level 2, so a higher magnitude has less effect."""
     # The top bit always stays: TensorFlow shifts a byte by at most 7.
     bits = min(max(int(4 * level), 1), 8)
     return image & np.uint8(256 - (1 << (8 - bits)))
@@ -184,20 +175,20 @@ def solarise(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def solarise_add(image: np.ndarray, level: float) -> np.ndarray:
-    """Values of the darker half are raised."""
+    """Brighten values of the darker half."""
     return look_up(np.where(VALUES < 128, np.minimum(VALUES + int(110 * level), 255), VALUES), image)
 
 
 def colour(image: np.ndarray, factor: float) -> np.ndarray:
     if image.shape[2] == 1:
         return image
-    # TensorFlow goes to 0..1 and back, by 255 and 255.5, and drops the fraction.
+    # TensorFlow converts to 0..1 and back, with factors 255 and 255.5, and rounds down.
     grey = (image.astype(np.float32) @ (LUMA * np.float32(255.5 / 255))).astype(np.uint8)
     return blend(np.repeat(grey, 3).reshape(image.shape), image, factor)
 
 
 def sharpen(image: np.ndarray, factor: float) -> np.ndarray:
-    """Away from, or below factor 1 towards, its mean with the eight pixels around, itself five times; the border stays."""
+    """Blend with a smoothed image: the mean of the 3 x 3 neighbourhood, centre weighted five times; the border stays."""
     wide = image.astype(np.uint16)
     rows = wide[:-2] + wide[1:-1]  # (H - 2, W, C)
     rows += wide[2:]
@@ -209,13 +200,13 @@ def sharpen(image: np.ndarray, factor: float) -> np.ndarray:
     return blend(smooth, image, factor)
 
 
-def transform(image: np.ndarray, matrix: tuple[float, float, float, float], centre: tuple[float, float]) -> np.ndarray:
-    """What lands at (x, y) from the centre is the pixel nearest to (a x + b y, c x + d y) from it; pixels counted from 0."""
+def affine(image: np.ndarray, matrix: tuple[float, float, float, float], centre: tuple[float, float]) -> np.ndarray:
+    """Move to (x, y), relative to the centre, the pixel nearest to (a x + b y, c x + d y); pixels count from 0."""
     a, b, c, d = matrix
-    x, y = centre[0] + 0.5, centre[1] + 0.5  # Pillow counts from the corner of a pixel, TensorFlow from its middle
-    picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0])
-    moved = picture.transform(
-        picture.size,
+    x, y = centre[0] + 0.5, centre[1] + 0.5  # Pillow counts from the corner of a pixel, TensorFlow from its centre
+    source = Image.fromarray(image if image.shape[2] == 3 else image[..., 0])
+    moved = source.transform(
+        source.size,
         Image.Transform.AFFINE,
         (a, b, x - a * x - b * y, c, d, y - c * x - d * y),
         Image.Resampling.NEAREST,
@@ -225,13 +216,14 @@ def transform(image: np.ndarray, matrix: tuple[float, float, float, float], cent
 
 
 def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
+    """Rotate around the centre of the image."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     height, width = image.shape[:2]
-    return transform(image, (cos, -sin, sin, cos), ((width - 1) / 2, (height - 1) / 2))
+    return affine(image, (cos, -sin, sin, cos), ((width - 1) / 2, (height - 1) / 2))
 
 
 def translate(image: np.ndarray, down: float, right: float) -> np.ndarray:
-    """By whole pixels, the nearest to those given."""
+    """Move the image by amounts rounded to whole pixels."""
     height, width = image.shape[:2]
     down, right = (max(-side, min(side, round(amount))) for side, amount in ((height, down), (width, right)))
     moved = np.full_like(image, FILL)
@@ -241,7 +233,7 @@ def translate(image: np.ndarray, down: float, right: float) -> np.ndarray:
 
 
 def cut_out(image: np.ndarray, half: int, draws: Sequence[float]) -> np.ndarray:
-    """A grey square whose middle lies anywhere in the image, so that at the border less of it is seen."""
+    """Cut out a grey square around a uniform centre; near the border it is clipped."""
     row, column = int(draws[0] * image.shape[0]), int(draws[1] * image.shape[1])
     cut = image.copy()
     cut[max(0, row - half) : row + half, max(0, column - half) : column + half] = FILL
@@ -249,20 +241,18 @@ def cut_out(image: np.ndarray, half: int, draws: Sequence[float]) -> np.ndarray:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "AutoContrast": lambda image, strength, draws: stretch(image),
+    "AutoContrast": lambda image, strength, draws: auto_contrast(image),
     "Equalize": lambda image, strength, draws: equalise(image),
     "Invert": lambda image, strength, draws: 255 - image,
     "Rotate": lambda image, strength, draws: rotate(image, signed(30 * strength.level, draws)),
     "Posterize": lambda image, strength, draws: posterise(image, strength.level),
     "Solarize": lambda image, strength, draws: solarise(image, strength.level),
     "Color": lambda image, strength, draws: colour(image, strength.factor),
-    "Contrast": lambda image, strength, draws: look_up(
-        blend(np.full(256, strength.contrast_grey), VALUES, strength.factor), image
-    ),
+    "Contrast": lambda image, strength, draws: look_up(blend(np.full(256, CONTRAST_GREY), VALUES, strength.factor), image),
     "Brightness": lambda image, strength, draws: look_up(blend(np.zeros(256), VALUES, strength.factor), image),
     "Sharpness": lambda image, strength, draws: sharpen(image, strength.factor),
-    "ShearX": lambda image, strength, draws: transform(image, (1, signed(0.3 * strength.level, draws), 0, 1), (0, 0)),
-    "ShearY": lambda image, strength, draws: transform(image, (1, 0, signed(0.3 * strength.level, draws), 1), (0, 0)),
+    "ShearX": lambda image, strength, draws: affine(image, (1, signed(0.3 * strength.level, draws), 0, 1), (0, 0)),
+    "ShearY": lambda image, strength, draws: affine(image, (1, 0, signed(0.3 * strength.level, draws), 1), (0, 0)),
     "TranslateX": lambda image, strength, draws: translate(image, 0, signed(strength.translation, draws)),
     "TranslateY": lambda image, strength, draws: translate(image, signed(strength.translation, draws), 0),
     "Cutout": lambda image, strength, draws: cut_out(image, strength.cutout, draws),

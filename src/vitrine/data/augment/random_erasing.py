@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al. 2017, arXiv:1708.04896): a rectangle of some images is overwritten.
+"""Random erasing (Zhong et al. 2017, arXiv:1708.04896): overwrite a rectangle of some images.
 
 Letters: B images, H x W pixels, C channels, A attempts.
 """
@@ -11,23 +11,23 @@ import numpy as np
 from vitrine.data.augment.crops import to_integers
 from vitrine.data.config import EraseFill
 
-# As in torchvision. The paper, which has areas up to 0.4, draws the ratio itself; its logarithm, so that tall and wide are
-# equally likely, is what has been drawn since.
-AREA = (0.02, 0.33)  # least and largest share of the image
-RATIO = (0.3, 3.3)  # height by width
+# As in torchvision. The paper has areas up to 0.4 and draws the ratio uniformly; since then its logarithm is drawn, so that
+# tall and wide are equally likely.
+AREA = (0.02, 0.33)  # smallest and largest fraction of the image
+RATIO = (0.3, 3.3)  # height / width
 GREY = 128
 
 MAX_ATTEMPTS = 10
-NUM_DRAWS = 2 + 4 * MAX_ATTEMPTS  # whether and with what noise; area, ratio, top and left of each attempt
+NUM_DRAWS = 2 + 4 * MAX_ATTEMPTS  # whether to erase, noise; area, ratio, top and left of each attempt
 
 
 def random_erase(images: np.ndarray, rate: float, draws: np.ndarray, fill: EraseFill = "noise") -> np.ndarray:
-    """Bytes (B, H, W, C), from the same and uniforms (B, NUM_DRAWS), with a rectangle erased in a share `rate` of them.
+    """Erase a rectangle in a fraction `rate` of uint8 images (B, H, W, C), given uniforms (B, NUM_DRAWS).
 
-    The images given are left alone; where none is erased, it is them that come back. "noise" is a random byte for each value
-    of a pixel. An image so long that none of its attempts gives a rectangle which fits stays whole.
+    Returns a copy, or the given array if no image is erased. "noise" fills with random bytes. Images in which no attempted
+    rectangle fits stay unchanged.
     """
-    require_erasable(images, rate, draws, fill)
+    check_arguments(images, rate, draws, fill)
     boxes, fits = draw_rectangles(images.shape[1], images.shape[2], draws[:, 2:])
     rows = np.flatnonzero(fits & (draws[:, 0] < rate))
     if len(rows) == 0:
@@ -39,19 +39,20 @@ def random_erase(images: np.ndarray, rate: float, draws: np.ndarray, fill: Erase
     return erased
 
 
-def require_erasable(images: np.ndarray, rate: float, draws: np.ndarray, fill: str) -> None:
+def check_arguments(images: np.ndarray, rate: float, draws: np.ndarray, fill: str) -> None:
+    """Raise ValueError for wrong types, shapes or settings."""
     if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(f"images of {images.dtype} and shape {images.shape} must be bytes (B, H, W, C): convert them.")
+        raise ValueError(f"images of {images.dtype} and shape {images.shape} must be uint8 (B, H, W, C).")
     if draws.shape != (len(images), NUM_DRAWS):
-        raise ValueError(f"draws of shape {draws.shape} must be {(len(images), NUM_DRAWS)}, {NUM_DRAWS} for each image.")
+        raise ValueError(f"draws of shape {draws.shape} must be {(len(images), NUM_DRAWS)}: {NUM_DRAWS} for each image.")
     if not 0 <= rate <= 1:
-        raise ValueError(f"rate={rate} must be between 0 and 1: the share of images to erase from.")
+        raise ValueError(f"rate={rate} must be between 0 and 1.")
     if fill not in get_args(EraseFill):
         raise ValueError(f"fill={fill!r} must be one of {', '.join(get_args(EraseFill))}.")
 
 
 def draw_rectangles(height: int, width: int, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(top, left, height, width) of the first attempt that fits, as rows of (B, 4), and whether there is one (B,)."""
+    """Return boxes (B, 4) of (top, left, height, width) from the first attempt that fits, and whether one fits (B,)."""
     uniforms = draws.reshape(-1, MAX_ATTEMPTS, 4)  # (B, A, 4)
     areas = height * width * (AREA[0] + (AREA[1] - AREA[0]) * uniforms[..., 0])
     ratios = RATIO[0] * (RATIO[1] / RATIO[0]) ** uniforms[..., 1]
@@ -59,11 +60,11 @@ def draw_rectangles(height: int, width: int, draws: np.ndarray) -> tuple[np.ndar
     image_size = np.array([height, width])
     fits = np.all((shapes >= 1) & (shapes <= image_size), axis=2)  # (B, A)
     first = np.arange(len(uniforms)), fits.argmax(axis=1)
-    places = to_integers(uniforms[first][:, 2:], image_size - shapes[first] + 1)
-    return np.concatenate([places, shapes[first].astype(np.int64)], axis=1), np.any(fits, axis=1)
+    offsets = to_integers(uniforms[first][:, 2:], image_size - shapes[first] + 1)
+    return np.concatenate([offsets, shapes[first].astype(np.int64)], axis=1), np.any(fits, axis=1)
 
 
 def draw_noise(shape: tuple[int, ...], draw: float) -> np.ndarray:
-    """Bytes that are a function of the uniform alone."""
+    """Return random bytes seeded by a uniform."""
     generator = np.random.Generator(np.random.Philox(key=int(draw * 2**53)))
     return np.frombuffer(generator.bytes(math.prod(shape)), dtype=np.uint8).reshape(shape)
