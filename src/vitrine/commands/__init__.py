@@ -1,1 +1,1 @@
-"""One file per command: parse options, call the library, print."""
+"""The commands, one file each: parse the options, call the library function of the same name, print its result."""

@@ -1,9 +1,4 @@
-"""CheckpointOptions, FeatureOptions, number formats.
-
-What commands that read a checkpoint have in common: the words on what its file does not say.
-Figures of a measurement as people read them.
-What commands that fit something to frozen features have in common.
-"""
+"""Options shared by several commands, and the format of percentages and intervals in their tables."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,34 +11,32 @@ from vitrine.evaluation.config import InferenceConfig
 from vitrine.formats.config import Overrides
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
-    from vitrine.evaluation.features import FeatureSplit
     from vitrine.evaluation.intervals import Estimate
     from vitrine.formats.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """How the checkpoint is read."""
+    """Options of commands that load a checkpoint; most override what its file does not specify."""
 
-    image_size: str | None = None
-    """Pixels of the side, or height and width as 224x320; positions are resized to it."""
-    preprocess: Annotated[str | None, arg(metavar="{None,imagenet,inception,FILE}")] = None
-    """What the model expects of images, where its file does not say: imagenet (short side 256, crop 224), inception (straight
-    to the size, values in [-1, 1]), or a file of JSON."""
+    image_size: Annotated[str | None, arg(metavar="SIZE")] = None
+    """Image size, e.g. 224 or 224x320 (height x width); position embeddings are resized."""
+    preprocess: Annotated[str | None, arg(metavar="{imagenet,inception,FILE}")] = None
+    """Preprocessing, if the file does not specify it: imagenet, inception (values in [-1, 1]), or a JSON file."""
     gelu: Literal["tanh", "erf"] | None = None
-    """Which GELU the model was trained with, where its file does not say."""
+    """Kind of GELU, if the file does not specify it."""
     norm_eps: float | None = None
-    """Epsilon of its LayerNorms, where its file does not say."""
+    """Epsilon of LayerNorm, if the file does not specify it."""
     num_heads: int | None = None
-    """Number of its heads, where its file does not say."""
-    grid: str | None = None
-    """Rows and columns of its patches, as 14x20, where its positions are no square."""
-    class_names: Path | None = None
-    """A text file with one name per line, in the order of the classes."""
+    """Number of attention heads, if the file does not specify it."""
+    grid: Annotated[str | None, arg(metavar="ROWSxCOLUMNS")] = None
+    """Grid of patches, e.g. 14x20, if the position embeddings are not of a square."""
+    class_names: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Text file with one class name per line, in the order of the model's classes."""
 
     @property
-    def facts(self) -> Overrides:
+    def overrides(self) -> Overrides:
+        """Return the options that replace what the checkpoint's file does not specify."""
         return Overrides(
             gelu=self.gelu,
             norm_eps=self.norm_eps,
@@ -61,68 +54,48 @@ class CheckpointOptions:
         return None if self.class_names is None else read_class_names(self.class_names)
 
     def load(self, model: str) -> "Checkpoint":
-        facts, size, names = self.facts, self.size, self.names  # a mistake in them is found before torch is imported
+        """Load a checkpoint with these options; a mistake in them is found before torch is imported."""
+        overrides, size, names = self.overrides, self.size, self.names
 
         from vitrine.formats.load import load_checkpoint
 
-        checkpoint = load_checkpoint(model, image_size=size, facts=facts)
+        checkpoint = load_checkpoint(model, image_size=size, overrides=overrides)
         return checkpoint if names is None else replace(checkpoint, class_names=names)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """Options of commands that fit a classifier to frozen features."""
+
+    held_out: float = 0.2
+    """Fraction of the images held out for testing, if the data has no splits."""
+    subset: str = "all"
+    """Part of the training images to use, e.g. 500, 10% or 10/class."""
+    no_cache: bool = False
+    """Compute the features again, and do not cache them."""
+    device: str | None = None
+    """Device, e.g. cuda (default: GPU if available)."""
+    inference: Annotated[InferenceConfig, arg(name="")] = field(default_factory=InferenceConfig)
+
+
 def read_class_names(path: Path) -> tuple[str, ...]:
+    """Read one class name per line."""
     try:
         return tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--class-names {path} must be a text file with one name per line: {error}.") from None
 
 
-def format_percent(share: float | None) -> str:
-    """0.8821 as 88.21 %; None, for what was not measured, as nothing."""
-    return "" if share is None else f"{100 * share:.2f} %"
+def format_percent(fraction: float | None) -> str:
+    """Format 0.8821 as `88.21 %`, and None (not measured) as an empty cell."""
+    return "" if fraction is None else f"{100 * fraction:.2f} %"
 
 
 def format_estimate(estimate: "Estimate", unit: str = "") -> tuple[str, str]:
-    """The value and its interval; shares in per cent or points."""
+    """Format a value and its interval for a table; with a unit (`%` or `points`) both are multiplied by 100."""
     scale, digits = (100, 2) if unit else (1, 4)
-    ending = f" {unit}" if unit else ""
-    value = f"{scale * estimate.value:.{digits}f}{ending}"
+    suffix = f" {unit}" if unit else ""
+    value = f"{scale * estimate.value:.{digits}f}{suffix}"
     if estimate.low is None or estimate.high is None:
         return value, ""
-    return value, f"{scale * estimate.low:.{digits}f} .. {scale * estimate.high:.{digits}f}{ending}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureOptions:
-    """How features are computed, or found again."""
-
-    held_out: float = 0.2
-    """Share of the images to test on, where the data is not divided."""
-    subset: str = "all"
-    """Of the images to fit to, as 500, 10% or 10/class."""
-    no_cache: bool = False
-    """Compute the features anew, and do not keep them."""
-    device: str | None = None
-    """Where to compute, as cuda; a GPU where there is one, if you do not say."""
-    reading: Annotated[InferenceConfig, arg(name="")] = field(default_factory=InferenceConfig)
-
-    def compute(self, checkpoint: "Checkpoint", data: str, seed: int = 0) -> "FeatureSplit":
-        from vitrine.core.runtime import choose_device
-        from vitrine.data.open_data import open_train_and_test
-        from vitrine.evaluation.features import FeatureSplit, open_feature_cache
-        from vitrine.evaluation.predictor import featurise_images
-
-        sources = open_train_and_test(data, self.held_out, seed, self.subset)
-        require_classes(sources[0], data)
-        device, cache = choose_device(self.device), None if self.no_cache else open_feature_cache()
-        train, test = (featurise_images(checkpoint, source, self.reading, device, cache) for source in sources)
-        return FeatureSplit(train, test, len(sources[0].class_names))
-
-
-def require_classes(source: "Source", data: str) -> None:
-    """Before features are computed, which takes long."""
-    if not source.class_names:
-        raise ValueError(f"{data} has no labels, and some were needed to learn from: give images in folders by class.")
-    if len(source.class_names) == 1:
-        raise ValueError(f"{data} has one class only, {source.class_names[0]}, and nothing to tell it from: give two or more.")
-    if source.labels.has_several:
-        raise ValueError(f"{data} has several labels for each image, and one was needed: take other data, or another split.")
+    return value, f"{scale * estimate.low:.{digits}f} .. {scale * estimate.high:.{digits}f}{suffix}"
