@@ -336,7 +336,7 @@ def test_a_bad_image_stops_it_or_is_left_out(place: Path, tmp_path: Path, capsys
     shutil.copytree(place / "photos", tmp_path / "photos")
     (tmp_path / "photos" / "class 0" / "0.png").write_text("no image")
     err = fail(capsys, "evaluate", place / "first", tmp_path / "photos", *HERE)
-    assert "class 0/0.png is not an image that can be read" in err
+    assert "class 0/0.png is not a readable image" in err
     arguments = ("--bad-images", "skip", "--against", place / "second", *HERE)
     run("evaluate", place / "first", tmp_path / "photos", *arguments)
     out, err = capsys.readouterr()

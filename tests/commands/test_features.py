@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.commands.test_evaluate import SINGLE, fail, run
-from tests.commands.test_options import draw_classes, draw_divided
+from tests.photos import draw_classes, draw_divided
 from tests.data.sources.test_imagenet import make_imagenet
 from tests.evaluation.test_predictor import draw_images, featurise_by_hand
 from tests.formats import cases
@@ -128,7 +128,7 @@ def test_a_bad_image_stops_it_or_is_left_out(model: Path, tmp_path: Path, capsys
     data = draw_classes(tmp_path / "photos", {"ant": 2, "bee": 2})
     (data / "ant" / "1.png").write_text("no image")
     out = tmp_path / "rows.npz"
-    assert "ant/1.png is not an image that can be read" in fail(capsys, "features", model, data, "--out", out, *HERE)
+    assert "ant/1.png is not a readable image" in fail(capsys, "features", model, data, "--out", out, *HERE)
     assert not out.exists()
     arrays = write(model, data, out, "--bad-images", "skip")
     assert (arrays["names"].tolist(), arrays["labels"].tolist()) == (["ant/0.png", "bee/0.png", "bee/1.png"], [0, 1, 1])

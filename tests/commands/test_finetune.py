@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.run.test_run import are_equal, read_weights
-from tests.test_package import BLOCKS
+from tests.test_package import BLOCK_TORCH
 from vitrine.cli import main
 from vitrine.commands.finetune import keep_some_out, name_model
 from vitrine.data.config import DataConfig
@@ -21,7 +21,7 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
 from vitrine.recipe import Recipe, parse_recipe, with_changes
-from vitrine.recipes.registry import FINETUNE_RECIPES, Transfer
+from vitrine.recipes.registry import FINETUNE_RECIPES
 
 SIDE = 16
 CLASSES = ("dark", "light", "striped")
@@ -129,7 +129,7 @@ def test_the_accuracy_that_is_told_is_that_of_the_model(finished: dict[str, Path
 @pytest.mark.parametrize("name", ["folder", "pets", "hyperrule"])
 def test_the_recipe_is_the_one_that_was_named(name: str, finished: dict[str, Path]) -> None:
     """With what was given by hand, and for the data that there is."""
-    transfer = Transfer("tiny", "images", num_images=18, image_area=SIDE * SIDE, num_classes=3)
+    transfer = FinetuneTask("tiny", "images", num_images=18, num_classes=3, measure_area=lambda: SIDE * SIDE)
     changes = {
         "total_steps": 2,
         "optim": {"warmup_steps": 0},
@@ -197,7 +197,7 @@ def test_images_that_cannot_be_read_are_skipped_if_so_wished(tmp_path: Path, cap
     images = make_images(tmp_path / "images", splits=("train",))
     (images / "train" / "dark" / "0.png").write_bytes(b"not a picture")  # the first that anybody looks at
     words = ("tiny", images, *SMALL, "--out", tmp_path / "run")
-    assert "train/dark/0.png is not an image that can be read" in fail(capsys, *words)
+    assert "train/dark/0.png is not a readable image" in fail(capsys, *words)
     finetune(*words, "--data.bad-images", "skip")
     assert (tmp_path / "run" / "model").is_dir()
 
@@ -208,7 +208,7 @@ def test_a_share_of_the_images_can_be_held_out_or_left_out(tmp_path: Path) -> No
     assert (summary["num_train_images"], summary["watched_on"]) == (9, "held_out")
     recipe = parse_recipe(json.loads((tmp_path / "run" / "recipe.json").read_text()), "recipe.json")
     # The rule goes by the images that are left.
-    expected = FINETUNE_RECIPES["folder"].build(Transfer("tiny", "images", num_images=9, image_area=SIDE * SIDE, num_classes=3))
+    expected = FINETUNE_RECIPES["folder"].build(FinetuneTask("tiny", "images", num_images=9, num_classes=3, measure_area=lambda: SIDE * SIDE))
     assert recipe.epochs == expected.epochs
 
 
@@ -251,7 +251,7 @@ def test_a_name_that_was_mistyped_can_be_corrected(tmp_path: Path, capsys: pytes
         (("tiny", "images", "--model.image-size", "4"), "must hold at least one patch"),
         (("tiny", "images", "--model.dropout-rate", "2"), "dropout_rate=2.0 must be at least 0 and below 1"),
         (("tiny", "images", "--optim.frozen-blocks", "7"), "frozen_blocks=7 is more than the 2 blocks"),
-        (("tiny", "images", "--data.held-out", "0.01"), "held_out=0.01 of 18 images leaves one of the two parts empty"),
+        (("tiny", "images", "--data.held-out", "0.01"), "held_out=0.01 of 18 images leaves one of the parts empty"),
         (("tiny", "images", "--data.split", "val"), "'val' was asked for"),
         (("tiny", "images", "--evaluation.resize", "8"), "evaluation.resize=8 must be at least the size of the model, 16"),
         (("tiny", "images", "--recipe", "pets", "--total-steps", "2"), "warmup_steps=100 and cooldown_steps=0 leave nothing"),
@@ -330,7 +330,7 @@ def test_help_shows_the_recipe_s_own_values(words: tuple[str, ...], capsys: pyte
 
 def test_help_and_mistakes_need_no_torch(place: Path) -> None:
     commands = [["tiny", "images", "--help"], ["tiny", "images", "--seed", "x"], ["tiny", "nowhere"], ["tiny"]]
-    code = f"""{BLOCKS["mark"]}
+    code = f"""{BLOCK_TORCH}
 from vitrine.cli import main
 for words in {commands!r}:
     try:

@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_rest(
     run("predict", place / "model", bad, good, "--json", tmp_path / "answers.json", "--csv", tmp_path / "answers.csv")
     out, err = capsys.readouterr()
     assert out.startswith(str(good))
-    assert f"vitrine: {bad} is not an image that can be read" in err.splitlines()[-1]
+    assert f"vitrine: {bad} is not a readable image" in err.splitlines()[-1]
     assert all(line.startswith("vitrine: ") for line in err.splitlines())
     content = json.loads((tmp_path / "answers.json").read_text())
     assert [found["image"] for found in content["found"]] == [str(good)]

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tests.commands.test_evaluate import fail, run
 from tests.commands.test_few_shot import CLASSES, split_by_hand
-from tests.commands.test_options import draw_classes, draw_divided
+from tests.photos import draw_classes, draw_divided
 from tests.evaluation.test_predictor import draw_images
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
@@ -111,11 +111,11 @@ def test_mistakes_cost_a_sentence(place: Path, tmp_path: Path, capsys: pytest.Ca
     assert "num_neighbours=0 must be at least 1" in wrong(model, photos, "--num-neighbours", 0)
     assert "temperature=0.0 must be above 0" in wrong(model, photos, "--temperature", 0)
     assert "seed=-1 must be at least 0" in wrong(model, photos, "--seed", -1)
-    assert "held_out=1.0 of 18 images leaves one of the two parts" in wrong(model, photos / "train", "--held-out", 1)
+    assert "held_out=1.0 of 18 images leaves one of the parts" in wrong(model, photos / "train", "--held-out", 1)
     assert "No checkpoint at" in wrong(tmp_path / "none", photos)
     assert "There is no data at" in wrong(model, tmp_path / "none")
     assert "does not exist. Create it first" in wrong(model, photos, "--json", tmp_path / "no" / "a.json")
     assert "DATA" in wrong(model)
     draw_images(tmp_path / "broken" / "ant", 2)
     draw_images(tmp_path / "broken" / "bee", 2)[0].write_text("no image")
-    assert "bee/0.png is not an image that can be read" in wrong(model, tmp_path / "broken", "--held-out", 0.5)
+    assert "bee/0.png is not a readable image" in wrong(model, tmp_path / "broken", "--held-out", 0.5)

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from tests.run.test_run import TOTAL_STEPS, are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
-from tests.test_package import BLOCKS
+from tests.test_package import BLOCK_TORCH
 from vitrine.cli import main
 from vitrine.commands.options import format_percent
 from vitrine.commands.train import print_summaries
@@ -225,7 +225,7 @@ def test_no_option_is_ignored_in_silence(
         (("--loader.batch-size", "16.5"), "Error parsing --loader.batch-size"),
         (("--loader.size", "16"), "Unrecognized options: --loader.size"),
         (("--optim.warmup-steps", "99"), "warmup_steps=99 and cooldown_steps=0 leave nothing of total_steps=12"),
-        (("--device", "abacus"), "abacus is not on this machine"),
+        (("--device", "abacus"), "abacus is not available"),
         (("--evaluation.patience", "-1"), "patience=-1 must be at least 0"),
         (("--model.num-heads", "3"), "width=16 must be divisible by num_heads=3"),
         (("extra",), "Unrecognized options: extra"),
@@ -423,7 +423,7 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (("digits", "--head-init", "ridge"), "head_init='ridge' is for a checkpoint's features"),
         (("digits", "--data.source", "nowhere"), "There is no data at nowhere"),
         (("digits", "--data.split", "extra"), "has the splits train, test, and 'extra' was asked for"),
-        (("digits", "--data.subset", "0"), "subset='0' must be a share"),
+        (("digits", "--data.subset", "0"), "subset='0'"),
         (("digits", "--data.exclude", "nowhere.txt"), "exclude=nowhere.txt must be a text file"),
         ((*DROPPED, "--loader.last", "drop"), "last='drop' leaves nothing of 1437 images"),
         (("digits", "--epochs", "1"), "warmup_steps=50 and cooldown_steps=0 leave nothing of total_steps=22"),
@@ -468,7 +468,7 @@ def test_the_description_of_a_model_is_no_recipe(digits: Path, capsys: pytest.Ca
 
 def test_lists_help_and_mistakes_need_no_torch() -> None:
     commands = [["--list"], ["digits", "--help"], ["digits", "--seed", "x"], ["digist"]]
-    code = f"""{BLOCKS["finder"]}
+    code = f"""{BLOCK_TORCH}
 from vitrine.cli import main
 for words in {commands!r}:
     try:
@@ -484,7 +484,7 @@ for words in {commands!r}:
 
 def test_help_of_a_recipe_in_a_file_needs_no_torch(digits: Path) -> None:
     words = ["train", str(digits / "recipe.json"), "--help"]
-    code = f"{BLOCKS['finder']}\nfrom vitrine.cli import main; main({words!r})"
+    code = f"{BLOCK_TORCH}\nfrom vitrine.cli import main; main({words!r})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
 

@@ -194,7 +194,7 @@ NOT_IMAGES = {
 def test_what_is_no_image_costs_a_sentence(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(NOT_IMAGES[name])
-    message = f"{path} is not an image that can be read; one of {', '.join(FORMATS)} was needed: convert it"
+    message = f"{path} is not a readable image; one of {', '.join(FORMATS)} was needed: convert it"
     with pytest.raises(ValueError, match=re.escape(message)):
         read_image(path)
 
@@ -204,7 +204,7 @@ def test_a_truncated_file_costs_a_sentence(format: str) -> None:
     content = encode(COLOURS.resize((64, 64)), format)
     with pytest.raises(ValueError, match=r"^half is (broken or cut short \(.+\), and a whole image was needed|not an image)"):
         decode_image(content[: len(content) // 2], "half")
-    with pytest.raises(ValueError, match=r"photo\.jpg is broken or cut short \(OSError: .*truncated.*\), and a whole image"):
+    with pytest.raises(ValueError, match=r"photo\.jpg is damaged or truncated \(OSError: .*truncated.*\), and a whole image"):
         decode_image(JPEG[:-100], "photo.jpg")
 
 
@@ -687,7 +687,7 @@ NOT_IMAGES_STORED = {
 
 @pytest.mark.parametrize("kind", NOT_IMAGES_STORED)
 def test_what_is_no_image_is_refused_at_its_header(kind: str) -> None:
-    with pytest.raises(BadImage, match=r"^a/b\.jpg is (not an image that can be read|too large to be decoded safely)"):
+    with pytest.raises(BadImage, match=r"^a/b\.jpg is (not a readable image|too large to be decoded safely)"):
         LazyImage(NOT_IMAGES_STORED[kind], "a/b.jpg")
 
 

@@ -223,7 +223,7 @@ def test_a_subset_is_that_of_a_run(splits: tuple[str, ...], tmp_path: Path) -> N
 @pytest.mark.parametrize("held_out", [0.0, 0.01, 0.99, 1.0])
 def test_of_undivided_data_both_parts_must_have_images(held_out: float, tmp_path: Path) -> None:
     data = f"{write_splits(tmp_path, 'all', num_each=5)}/all"
-    with pytest.raises(ValueError, match=rf"held_out={held_out} of 10 images leaves one of the two parts empty"):
+    with pytest.raises(ValueError, match=rf"held_out={held_out} of 10 images leaves one of the parts empty"):
         open_train_and_test(data, held_out)
 
 

@@ -173,7 +173,7 @@ def test_an_image_that_pillow_opened_is_prepared_as_from_its_file(tmp_path: Path
         with Image.open(path) as image:
             assert torch.equal(preprocessing.prepare(image), preprocessing.load(path))
     broken = io.BytesIO(path.read_bytes()[:-200])
-    with pytest.raises(ValueError, match=r"^The image is broken or cut short"):
+    with pytest.raises(ValueError, match=r"^The image is damaged or truncated"):
         preprocessing.prepare(Image.open(broken))
 
 

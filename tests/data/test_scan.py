@@ -72,7 +72,7 @@ def test_the_first_bad_image_is_the_error() -> None:
     source = Numbers(100, bad=(7, 5, 60), slow=True)
     images = map_images(source, value)
     assert [next(images) for _ in range(5)] == [(index, index) for index in range(5)]
-    with pytest.raises(BadImage, match=r"^5\.png is not an image that can be read"):
+    with pytest.raises(BadImage, match=r"^5\.png is not a readable image"):
         next(images)
     assert len(source.fetched) <= 6 + AT_MOST
 

@@ -20,7 +20,7 @@ def test_the_digits_are_the_usual_data() -> None:
         ("steps", 0, "steps=0 must be at least 1"),
         ("pretrain_steps", 0, "pretrain_steps=0 must be at least 1"),
         ("num_drawn", 0, "num_drawn=0 must be at least 1"),
-        ("subset", "ten", "subset='ten' must be a share"),
+        ("subset", "ten", "subset='ten'"),
         ("data", "", "--data '' is no name"),
         ("model", "", "--model '' is no name"),
     ],

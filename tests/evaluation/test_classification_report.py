@@ -177,7 +177,7 @@ def test_a_bad_image_is_left_out_of_all_figures(checkpoint: Checkpoint, tmp_path
     assert [each.num_images for each in found.report.classes] == [6, 6, 5, 6, 6]
     assert found.report.top1.value == pytest.approx(accuracy_score(whole.labels.values[kept], answers[kept]))
     assert "mistakes.png" in write_findings(found, tmp_path / "out")
-    with pytest.raises(ValueError, match=r"^class 2/0\.png is not an image that can be read"):
+    with pytest.raises(ValueError, match=r"^class 2/0\.png is not a readable image"):
         evaluate_classifier(checkpoint, open_data(folder), READING)
 
 

@@ -407,7 +407,7 @@ def damaged(folder: Path) -> FileSource:
 
 def test_a_bad_image_is_an_error_and_nothing_is_kept(cache: FeatureCache, checkpoint: Checkpoint, damaged: FileSource) -> None:
     for _ in range(2):
-        with pytest.raises(BadImage, match=r"^1\.bmp is not an image that can be read"):
+        with pytest.raises(BadImage, match=r"^1\.bmp is not a readable image"):
             ask(cache, checkpoint, damaged)
     assert find_entries(cache) == []
 

@@ -169,7 +169,7 @@ def test_a_bad_image_is_left_out_when_so_wished(batch_size: int, source: FileSou
 def test_a_bad_image_is_named_otherwise(source: FileSource) -> None:
     (source.root / NAMES[3]).write_bytes(b"no image")
     for measure in (answer_images, featurise_images):
-        with pytest.raises(BadImage, match=r"^bild 3 größer\.png is not an image that can be read"):
+        with pytest.raises(BadImage, match=r"^bild 3 größer\.png is not a readable image"):
             measure(make_checkpoint(cases.VIT), source, READING)
 
 
@@ -303,7 +303,7 @@ def test_files_that_give_no_image_do_not_stop_the_rest(tmp_path: Path) -> None:
     assert [found.image for found in predictions.found] == list(map(str, good))
     assert list(predictions.unreadable) == [str(files[place]) for place in (0, 2, 4, 5)]
     reasons = list(predictions.unreadable.values())
-    assert ["not an image that can be read" in reason for reason in reasons] == [True, False, False, True]
+    assert ["not a readable image" in reason for reason in reasons] == [True, False, False, True]
     assert "No such file or directory" in reasons[1]
     assert "cut short" in reasons[2]
     assert "\n" not in "".join(reasons)

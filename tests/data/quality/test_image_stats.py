@@ -20,7 +20,7 @@ from vitrine.core.console import VitrineWarning
 from vitrine.data.image import LazyImage
 from vitrine.data.open_data import open_data
 from vitrine.data.quality import image_stats as module
-from vitrine.data.quality.image_stats import ImageStats, StatsCache, compute_image_stats, look_at_chunk, open_stats_cache
+from vitrine.data.quality.image_stats import ImageStats, StatsCache, compute_image_stats, stats_of_chunk, open_stats_cache
 from vitrine.data.quality.perceptual_hash import PerceptualHashes, compute_perceptual_hash
 
 
@@ -33,9 +33,9 @@ def folder(tmp_path: Path, cache: Path) -> Path:
 
 
 def are_equal(first: ImageStats, second: ImageStats) -> bool:
-    arrays = [(each.digests, each.sizes, each.signatures.words, each.signatures.weak) for each in (first, second)]
+    arrays = [(each.digests, each.sizes, each.hashes.words, each.hashes.weak) for each in (first, second)]
     is_same = all(np.array_equal(one, other) for one, other in zip(*arrays, strict=True))
-    return is_same and (first.unreadable, first.disguised) == (second.unreadable, second.disguised)
+    return is_same and (first.unreadable, first.misnamed) == (second.unreadable, second.misnamed)
 
 
 def test_what_is_seen_of_an_image(folder: Path) -> None:
@@ -43,8 +43,8 @@ def test_what_is_seen_of_an_image(folder: Path) -> None:
     found = compute_image_stats(open_data(folder), "looking")
     assert found.sizes.tolist() == [[96, 128]] * 5 + [[0, 0], [40, 30]]
     assert list(found.unreadable) == [5]
-    assert "5.jpg is broken or cut short" in found.unreadable[5]
-    assert found.disguised == {6: "PNG"}
+    assert "5.jpg is damaged or truncated" in found.unreadable[5]
+    assert found.misnamed == {6: "PNG"}
     assert not found.digests[5].any()
     assert len({digest.tobytes() for digest in found.digests}) == 7
 
@@ -59,7 +59,7 @@ def test_the_same_bytes_have_the_same_digest(folder: Path) -> None:
 
 def test_several_processes_see_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_data(folder)
-    whole = look_at_chunk(source, range(7))
+    whole = stats_of_chunk(source, range(7))
     monkeypatch.setattr(module, "CHUNK", 2)
     assert are_equal(compute_image_stats(source, "looking"), whole)
 
@@ -74,9 +74,9 @@ def test_what_was_looked_at_is_not_looked_at_again(folder: Path, cache: Path, mo
 
     def look(source: object, chunk: range) -> ImageStats:
         looked.append(chunk)
-        return look_at_chunk(open_data(folder), chunk)
+        return stats_of_chunk(open_data(folder), chunk)
 
-    monkeypatch.setattr(module, "look_at_chunk", look)
+    monkeypatch.setattr(module, "stats_of_chunk", look)
     assert are_equal(compute_image_stats(source, "looking"), first)
     assert looked == [range(3, 6)]
 
@@ -86,7 +86,7 @@ def test_images_that_changed_are_looked_at_again(folder: Path) -> None:
     Image.new("RGB", (11, 22)).save(folder / "all" / "0.jpg")
     found = compute_image_stats(open_data(folder), "looking")
     assert found.sizes[0].tolist() == [22, 11]
-    assert found.signatures.is_flat[0]
+    assert found.hashes.is_flat[0]
 
 
 def test_what_is_in_no_files_is_looked_at(cache: Path) -> None:
@@ -106,8 +106,8 @@ from vitrine.data import survey
 from vitrine.data.open_data import open_data
 survey.CHUNK = 2
 looked = []
-look = survey.look_at_chunks
-survey.look_at_chunks = lambda source, chunks: (looked.extend(chunks), look(source, chunks))[1]
+look = survey.map_chunks
+survey.map_chunks = lambda source, chunks: (looked.extend(chunks), look(source, chunks))[1]
 with start_runtime("cpu") as runtime:
     found = survey.compute_image_stats(open_data(sys.argv[1]), "looking", runtime)
     said = [[str(chunk) for chunk in looked], len(found), list(found.unreadable)]
@@ -141,16 +141,16 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     ((number, found),) = notes.load_all().items()
     assert number == 0
     assert np.array_equal(found.digests, survey.digests)
-    assert np.array_equal(found.signatures.words, survey.signatures.words)
-    assert found.signatures.is_flat.tolist() == [False, True]
-    assert (found.unreadable, found.disguised) == (survey.unreadable, survey.disguised)
+    assert np.array_equal(found.hashes.words, survey.hashes.words)
+    assert found.hashes.is_flat.tolist() == [False, True]
+    assert (found.unreadable, found.misnamed) == (survey.unreadable, survey.misnamed)
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "empty"])
 def test_damaged_notes_are_not_relied_on(damage: str, tmp_path: Path) -> None:
     notes = StatsCache(tmp_path, [2])
     notes.save(0, make_survey())
-    path = notes.locate(0)
+    path = notes.path_of(0)
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-100])
     elif damage == "empty":

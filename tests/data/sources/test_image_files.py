@@ -287,7 +287,7 @@ def test_what_is_no_image_is_found_out_when_it_is_read(tmp_path: Path) -> None:
     assert len(source) == 3
     with pytest.raises(BadImage, match=r"gone\.png cannot be read \(No such file or directory\)"):
         source.read(0)
-    with pytest.raises(BadImage, match=r"words\.png is not an image that can be read"):
+    with pytest.raises(BadImage, match=r"words\.png is not a readable image"):
         source.read(1)[0].to_pil()
     with pytest.raises(BadImage, match=r"pipe\.png cannot be read \(not a regular file\)"):
         source.read(2)
