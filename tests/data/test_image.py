@@ -1,8 +1,4 @@
-"""Tests of data/image.py.
-
-Decoding against Pillow's own conversions, EXIF's definition, closed forms, and files that are not what they say.
-Images as they are stored: a box is a slice of the upright whole, whatever the file, and a JPEG may shrink on the way.
-"""
+"""Decoding against Pillow, the EXIF definition and damaged files; boxes of LazyImage against slices of the whole image."""
 
 import io
 import itertools
@@ -22,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from vitrine.data.image import FORMATS, MAX_PIXELS, BadImage, LazyImage, convert_image, decode_image, fit_channels, read_image
+from vitrine.data.image import MAX_PIXELS, BadImage, LazyImage, convert_image, decode_image, fit_channels, read_image
 
 RANDOM = np.random.default_rng(0)
 COLOURS = Image.fromarray(RANDOM.integers(0, 256, (11, 17, 3), dtype=np.uint8))
@@ -41,7 +37,7 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def build_png(width: int, height: int, bit_depth: int, colour_type: int, rows: bytes) -> bytes:
-    """By the PNG specification and not by Pillow, which cannot write all that it reads."""
+    """Written by the PNG specification: Pillow cannot write everything that it reads."""
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
 
@@ -69,12 +65,14 @@ ENCODED = {
 
 @pytest.mark.parametrize("mode", ENCODED)
 @pytest.mark.parametrize(("num_channels", "wanted"), [(3, "RGB"), (1, "L")])
-def test_every_mode_is_what_convert_makes_of_it(mode: str, num_channels: int, wanted: str) -> None:
+def test_every_mode_equals_pillows_convert(mode: str, num_channels: int, wanted: str) -> None:
     original = Image.open(io.BytesIO(ENCODED[mode]))
     assert original.mode == mode.split()[0]
     image = decode_image(ENCODED[mode], mode, num_channels)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of palettes with alpha; ours must give none, which pytest sees to
+        warnings.simplefilter(
+            "ignore"
+        )  # Pillow warns of palettes with alpha; decode_image must not, and warnings are errors in tests
         expected = original.convert(wanted)
     assert (image.mode, image.size, image.info) == (wanted, (17, 11), {})
     assert image.tobytes() == expected.tobytes()
@@ -85,7 +83,7 @@ def test_alpha_is_dropped() -> None:
     assert decode_image(encode(clear, "PNG"), "clear").getpixel((0, 0)) == (10, 20, 30)
 
 
-def test_an_animation_is_its_first_frame() -> None:
+def test_animation_gives_its_first_frame() -> None:
     frames = [Image.new("RGB", (5, 4), colour) for colour in ("red", "lime", "blue")]
     for format, options in (("GIF", {}), ("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
         content = encode(frames[0], format, save_all=True, append_images=frames[1:], **options)
@@ -120,9 +118,9 @@ def test_16_bit_grey_is_as_bright_as_pillow_makes_16_bit_colour() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 100), (0, 65536)])
-def test_whole_numbers_of_an_unknown_range_cost_a_sentence(low: int, high: int) -> None:
+def test_integers_of_unknown_range_are_bad(low: int, high: int) -> None:
     content = encode(Image.fromarray(np.array([[low, high]], dtype=np.int32)), "TIFF")
-    with pytest.raises(ValueError, match=rf"wide\.tif has whole-number pixels from {low} to {high}, and 0 to 65535 was needed"):
+    with pytest.raises(ValueError, match=rf"wide\.tif .* {low} to {high}"):
         decode_image(content, "wide.tif")
 
 
@@ -135,19 +133,19 @@ def test_floating_point_pixels_are_taken_as_0_to_255() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [-1.0, 200.0], [0.0, 256.0], [0.0, float("nan")], [5.0, float("inf")]])
-def test_floating_point_pixels_of_another_range_cost_a_sentence(values: list[float]) -> None:
+def test_floating_point_pixels_of_another_range_are_bad(values: list[float]) -> None:
     content = encode(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF")
-    with pytest.raises(ValueError, match=r"hdr\.tif has floating-point pixels from .* and the scale 0 to 255 was needed"):
+    with pytest.raises(ValueError, match=r"hdr\.tif .*floating-point"):
         decode_image(content, "hdr.tif")
 
 
-# Where EXIF 2.3 says that row 0 and column 0 of what is stored are seen, told by the corner (top-left of the stored image).
+# Corner of the upright image at which EXIF 2.3 shows the top-left pixel of the stored image.
 CORNER_SEEN_AT = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])
-def test_orientation_is_followed_once(orientation: int, format: str) -> None:
+def test_orientation_is_applied_once(orientation: int, format: str) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     content = encode(COLOURS, format, exif=exif)
@@ -158,15 +156,15 @@ def test_orientation_is_followed_once(orientation: int, format: str) -> None:
     assert ImageOps.exif_transpose(image).tobytes() == image.tobytes()
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])  # on which Pillow warns, or raises one thing or another
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])  # Pillow warns or raises various errors
 @pytest.mark.parametrize("exif", [b"rubbish!", b"MM\0*\0\0", b"II*\0\x08\0\0\0\xff\0\x12\x01\x03\0"])
-def test_spoilt_exif_does_not_spoil_the_picture(exif: bytes, format: str) -> None:
-    spoilt, plain = encode(COLOURS, format, exif=b"Exif\0\0" + exif), encode(COLOURS, format)
-    assert exif in spoilt
-    assert decode_image(spoilt, "spoilt").tobytes() == decode_image(plain, "plain").tobytes()
+def test_damaged_exif_does_not_matter(exif: bytes, format: str) -> None:
+    damaged, plain = encode(COLOURS, format, exif=b"Exif\0\0" + exif), encode(COLOURS, format)
+    assert exif in damaged
+    assert decode_image(damaged, "damaged").tobytes() == decode_image(plain, "plain").tobytes()
 
 
-def test_memory_an_open_file_and_a_path_agree(tmp_path: Path) -> None:
+def test_bytes_open_file_and_path_agree(tmp_path: Path) -> None:
     path = tmp_path / "colours.webp"
     path.write_bytes(encode(COLOURS, "WEBP"))
     image = read_image(path)
@@ -176,7 +174,7 @@ def test_memory_an_open_file_and_a_path_agree(tmp_path: Path) -> None:
         assert not file.closed
 
 
-def test_a_photograph(assets: Path) -> None:
+def test_photograph(assets: Path) -> None:
     path = sorted((assets / "imagenet-val-1000" / "207").iterdir())[0]
     with Image.open(path) as image:
         assert read_image(path).tobytes() == image.convert("RGB").tobytes()
@@ -191,91 +189,80 @@ NOT_IMAGES = {
 
 
 @pytest.mark.parametrize("name", NOT_IMAGES)
-def test_what_is_no_image_costs_a_sentence(name: str, tmp_path: Path) -> None:
+def test_file_that_is_not_an_image_is_bad(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(NOT_IMAGES[name])
-    message = f"{path} is not a readable image; one of {', '.join(FORMATS)} was needed: convert it"
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(BadImage, match=re.escape(str(path))):
         read_image(path)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM"])
-def test_a_truncated_file_costs_a_sentence(format: str) -> None:
+def test_truncated_file_is_bad(format: str) -> None:
     content = encode(COLOURS.resize((64, 64)), format)
-    with pytest.raises(ValueError, match=r"^half is (broken or cut short \(.+\), and a whole image was needed|not an image)"):
+    with pytest.raises(ValueError, match=r"^half is (damaged|not a readable)"):
         decode_image(content[: len(content) // 2], "half")
-    with pytest.raises(ValueError, match=r"photo\.jpg is damaged or truncated \(OSError: .*truncated.*\), and a whole image"):
+    with pytest.raises(ValueError, match=r"photo\.jpg .*OSError"):
         decode_image(JPEG[:-100], "photo.jpg")
 
 
-def test_a_missing_file_and_a_folder_cost_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=rf"^{tmp_path}/cat\.jpg does not exist, and an image was to be read from it"):
+def test_missing_file_and_folder_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"cat\.jpg"):
         read_image(tmp_path / "cat.jpg")
-    with pytest.raises(ValueError, match=rf"^{tmp_path} cannot be opened \(Is a directory\), and an image file was needed"):
+    with pytest.raises(ValueError, match="Is a directory"):
         read_image(tmp_path)
 
 
-@pytest.mark.parametrize("num_channels", [0, 2, 4])
-def test_other_channels_cost_a_sentence(num_channels: int) -> None:
-    with pytest.raises(ValueError, match=rf"num_channels={num_channels} must be 1 \(grey\) or 3"):
-        decode_image(JPEG, "photo.jpg", num_channels)
-
-
-def test_an_image_without_pixels_costs_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"The image is empty, 0 x 5; at least one pixel was needed"):
+def test_image_without_pixels_is_bad() -> None:
+    with pytest.raises(ValueError, match="0 x 5"):
         convert_image(Image.new("RGB", (0, 5)))
 
 
 BOMB = build_png(60_000, 60_000, 8, 2, b"")
 
 
-@pytest.mark.parametrize("pillows_limit", [Image.MAX_IMAGE_PIXELS, None])
-def test_a_bomb_is_refused_by_its_header(pillows_limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillows_limit)
-    found = "60000 x 60000 pixels" if pillows_limit is None else "Image size (3600000000 pixels)"
-    with pytest.raises(ValueError, match=rf"^bomb\.png is too large to be decoded safely \({re.escape(found)}.*scale it down"):
+@pytest.mark.parametrize("pillow_limit", [Image.MAX_IMAGE_PIXELS, None])
+def test_decompression_bomb_is_rejected_by_its_header(pillow_limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillow_limit)
+    size = "60000 x 60000 pixels" if pillow_limit is None else "Image size (3600000000 pixels)"
+    with pytest.raises(ValueError, match=rf"bomb\.png is too large .*{re.escape(size)}"):
         decode_image(BOMB, "bomb.png")
-    assert pillows_limit == Image.MAX_IMAGE_PIXELS
+    assert pillow_limit == Image.MAX_IMAGE_PIXELS
 
 
-def test_the_limit_is_pillows_and_itself_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_pixels_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 * Image.MAX_IMAGE_PIXELS == MAX_PIXELS
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     monkeypatch.setattr("vitrine.data.image.MAX_PIXELS", 17 * 11)
     assert decode_image(ENCODED["RGB"], "as large as allowed").size == (17, 11)
-    with pytest.raises(ValueError, match=r"18 x 11 pixels\); the limit is 187 pixels"):
+    with pytest.raises(ValueError, match="18 x 11"):
         decode_image(encode(COLOURS.resize((18, 11)), "PNG"), "larger")
 
 
-def test_what_pillow_only_warns_of_is_decoded_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_image_below_the_limit_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 17 * 11 - 1)
     with pytest.warns(Image.DecompressionBombWarning):
         Image.open(io.BytesIO(ENCODED["RGB"]))
     assert decode_image(ENCODED["RGB"], "colours").size == (17, 11)
 
 
-def warn_as_pillow() -> None:
-    warnings.warn_explicit("of something", UserWarning, "Image.py", 1, module="PIL.Image")
-
-
-def test_threads_decode_side_by_side() -> None:
-    content = ENCODED["P with an alpha for each colour"]  # of which Pillow warns, and warnings are errors here
+def test_threads_decode_in_parallel() -> None:
+    content = ENCODED["P with an alpha for each colour"]  # Pillow warns of it, and warnings are errors in tests
     with ThreadPoolExecutor(8) as pool:
         images = list(pool.map(lambda _: decode_image(content, "palette").tobytes(), range(200)))
     assert set(images) == {decode_image(content, "palette").tobytes()}
 
 
-def test_only_pillow_is_silenced_and_nothing_is_forgotten() -> None:
+def test_only_pillow_is_silenced() -> None:
     content = ENCODED["P with an alpha for each colour"]
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         decode_image(content, "palette")
-        version = list(warnings.filters)
+        filters = list(warnings.filters)
         for _ in range(3):
             decode_image(content, "palette")
-        assert list(warnings.filters) == version  # another change would make Python show again what it has shown
-        with pytest.warns(UserWarning, match="of others"):
-            warnings.warn("of others", UserWarning, stacklevel=1)
+        assert list(warnings.filters) == filters  # any change would make Python repeat warnings
+        with pytest.warns(UserWarning, match="by others"):
+            warnings.warn("by others", UserWarning, stacklevel=1)
 
 
 WHOLE = [encode(COLOURS, format) for format in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")] + [ENCODED["PA"]]
@@ -283,12 +270,12 @@ WHOLE = [encode(COLOURS, format) for format in ("JPEG", "PNG", "GIF", "WEBP", "B
 
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(WHOLE), st.data())
-def test_spoilt_bytes_give_a_picture_or_a_sentence(whole: bytes, data: st.DataObject) -> None:
-    spoilt = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
-    for place in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=4)):
-        if place < len(spoilt):
-            spoilt[place] = data.draw(st.integers(0, 255))
-    assert decode_or_complain(bytes(spoilt), "spoilt.bin").startswith(("RGB", "spoilt.bin "))
+def test_damaged_bytes_give_an_image_or_an_error_with_the_name(whole: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for position in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=4)):
+        if position < len(damaged):
+            damaged[position] = data.draw(st.integers(0, 255))
+    assert decode_or_complain(bytes(damaged), "damaged.bin").startswith(("RGB", "damaged.bin "))
 
 
 def decode_or_complain(content: bytes, name: str) -> str:
@@ -305,7 +292,7 @@ FRAMES = [COLOURS.quantize(16), COLOURS.transpose(Image.Transpose.ROTATE_180).qu
 
 
 def build_interlaced_png() -> bytes:
-    """Adam7, of which Pillow reads files and writes none: passes of one row each, filter 0, from the PNG specification."""
+    """Adam7 interlacing, which Pillow reads but cannot write, with filter 0, by the PNG specification."""
     pixels = np.asarray(COLOURS)
     steps = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     passes = [pixels[top::down, left::across] for top, left, down, across in steps]
@@ -319,7 +306,7 @@ def build_16_bit_colour() -> bytes:
     return build_png(WIDTH, HEIGHT, 16, 2, b"".join(b"\0" + row.astype(">u2").tobytes() for row in rows))
 
 
-ODDITIES = ENCODED | {
+VARIANTS = ENCODED | {
     "I;16 of a PNG": encode(Image.fromarray(GREY_16_STORED), "PNG"),
     "I;16 of a TIFF": encode(Image.fromarray(GREY_16_STORED), "TIFF"),
     "I;16B": encode(Image.frombytes("I;16B", (WIDTH, HEIGHT), GREY_16_STORED.astype(">u2").tobytes()), "TIFF"),
@@ -342,24 +329,24 @@ ODDITIES = ENCODED | {
 
 
 @pytest.mark.parametrize("num_channels", [3, 1])
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_a_box_is_a_slice_of_the_converted_whole(oddity: str, num_channels: int) -> None:
-    whole = np.asarray(decode_image(ODDITIES[oddity], oddity, num_channels)).reshape(HEIGHT, WIDTH, num_channels)
-    image = LazyImage(ODDITIES[oddity], oddity)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_box_is_a_slice_of_the_whole_image(variant: str, num_channels: int) -> None:
+    whole = np.asarray(decode_image(VARIANTS[variant], variant, num_channels)).reshape(HEIGHT, WIDTH, num_channels)
+    image = LazyImage(VARIANTS[variant], variant)
     assert (image.height, image.width) == (HEIGHT, WIDTH)
     for top, left, height, width in BOXES:
         expected = whole[top : top + height, left : left + width]
-        for one in (image, LazyImage(ODDITIES[oddity], oddity)):  # decoded before, and for this box alone
+        for one in (image, LazyImage(VARIANTS[variant], variant)):  # decoded before, and only for this box
             box = one.to_numpy(num_channels, (top, left, height, width))
             assert box.dtype == np.uint8
             np.testing.assert_array_equal(box, expected)
             np.testing.assert_array_equal(one.to_numpy(num_channels, (top, left, height, width), (height, width)), expected)
 
 
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_one_object_gives_the_same_in_any_order(oddity: str) -> None:
-    content = ODDITIES[oddity]
-    colour, grey = (np.asarray(decode_image(content, oddity, channels)) for channels in (3, 1))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_calls_do_not_depend_on_earlier_calls(variant: str) -> None:
+    content = VARIANTS[variant]
+    colour, grey = (np.asarray(decode_image(content, variant, channels)) for channels in (3, 1))
     calls = {
         "image": (lambda image: np.asarray(image.to_pil()), colour),
         "grey image": (lambda image: np.asarray(image.to_pil(1)), grey),
@@ -368,44 +355,44 @@ def test_one_object_gives_the_same_in_any_order(oddity: str) -> None:
         "box": (lambda image: image.to_numpy(3, (2, 3, 5, 7)), colour[2:7, 3:10]),
     }
     for names in itertools.permutations(calls, 2):
-        image = LazyImage(content, oddity)
+        image = LazyImage(content, variant)
         for name in names:
             call, expected = calls[name]
             np.testing.assert_array_equal(call(image), expected, err_msg=" after ".join(reversed(names)))
-    assert (LazyImage(content, oddity).to_pil().mode, LazyImage(content, oddity).to_pil(1).mode) == ("RGB", "L")
+    assert (LazyImage(content, variant).to_pil().mode, LazyImage(content, variant).to_pil(1).mode) == ("RGB", "L")
 
 
-def build_turned(format: str, orientation: int, mode: str = "RGB") -> bytes:
+def build_rotated(format: str, orientation: int, mode: str = "RGB") -> bytes:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     return encode(COLOURS.convert(mode), format, exif=exif)
 
 
-def build_png_turned_at_its_end(orientation: int) -> bytes:
-    """The EXIF chunk may also stand behind the pixels (PNG specification, third edition, table 7)."""
-    content = build_turned("PNG", orientation)
+def build_png_with_exif_at_its_end(orientation: int) -> bytes:
+    """The EXIF chunk may also come after the pixels (PNG specification, third edition, table 7)."""
+    content = build_rotated("PNG", orientation)
     start = content.index(b"eXIf") - 4
     stop = start + 12 + struct.unpack(">I", content[start : start + 4])[0]
     end = len(content) - 12
     return content[:start] + content[stop:end] + content[start:stop] + content[end:]
 
 
-TURNED = {
-    "PNG": lambda turn: build_turned("PNG", turn),
-    "PNG that says so at its end": build_png_turned_at_its_end,
-    "palette PNG": lambda turn: build_turned("PNG", turn, "P"),
-    "JPEG": lambda turn: build_turned("JPEG", turn),
-    "grey JPEG": lambda turn: build_turned("JPEG", turn, "L"),
-    "CMYK JPEG": lambda turn: build_turned("JPEG", turn, "CMYK"),
-    "WebP": lambda turn: build_turned("WEBP", turn),
-    "TIFF": lambda turn: build_turned("TIFF", turn),
+ROTATED = {
+    "PNG": lambda turn: build_rotated("PNG", turn),
+    "PNG with EXIF at its end": build_png_with_exif_at_its_end,
+    "palette PNG": lambda turn: build_rotated("PNG", turn, "P"),
+    "JPEG": lambda turn: build_rotated("JPEG", turn),
+    "grey JPEG": lambda turn: build_rotated("JPEG", turn, "L"),
+    "CMYK JPEG": lambda turn: build_rotated("JPEG", turn, "CMYK"),
+    "WebP": lambda turn: build_rotated("WEBP", turn),
+    "TIFF": lambda turn: build_rotated("TIFF", turn),
 }
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", TURNED)
-def test_boxes_of_a_turned_image_lie_in_the_upright_one(kind: str, orientation: int) -> None:
-    content = TURNED[kind](orientation)
+@pytest.mark.parametrize("kind", ROTATED)
+def test_boxes_of_a_rotated_image_refer_to_the_upright_one(kind: str, orientation: int) -> None:
+    content = ROTATED[kind](orientation)
     upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
     assert upright.shape[:2] == ((11, 17) if orientation <= 4 else (17, 11))
     image = LazyImage(content, kind)
@@ -419,13 +406,13 @@ def test_boxes_of_a_turned_image_lie_in_the_upright_one(kind: str, orientation: 
 
 @pytest.mark.parametrize("exif", [b"rubbish!", b"MM\0*\0\0", b"II*\0\x08\0\0\0\xff\0\x12\x01\x03\0"])
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
-def test_spoilt_notes_leave_the_picture(format: str, exif: bytes) -> None:
-    image = LazyImage(encode(COLOURS, format, exif=b"Exif\0\0" + exif), "spoilt")
+def test_damaged_exif_does_not_matter_for_lazy_images(format: str, exif: bytes) -> None:
+    image = LazyImage(encode(COLOURS, format, exif=b"Exif\0\0" + exif), "damaged")
     np.testing.assert_array_equal(image.to_numpy(), np.asarray(decode_image(encode(COLOURS, format), "plain")))
 
 
 def build_smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
-    """Slow waves, different in each channel and direction, of which a scaled decoding loses nothing but rounding."""
+    """Slow waves, different in each channel, which decoding at a smaller scale only rounds."""
     across, down = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     waves = [across + 0 * down, down + 0 * across, 0.5 + 0.5 * np.sin(3 * across + 4 * down)]
     return Image.fromarray(np.stack([255 * wave for wave in waves], axis=2).astype(np.uint8)).convert(mode)
@@ -440,37 +427,37 @@ SHRUNK = {
     (17, 20): (32, 48),
     (16, 24): (16, 24),
     (8, 12): (8, 12),
-    (1, 1): (8, 12),  # an eighth is all that JPEG can do
+    (1, 1): (8, 12),  # an eighth is the smallest scale of JPEG
 }
 
 
 @pytest.mark.parametrize("num_channels", [3, 1])
 @pytest.mark.parametrize("at_least", SHRUNK)
 @pytest.mark.parametrize("mode", SMOOTH)
-def test_a_jpeg_shrinks_by_2_4_or_8_while_it_is_decoded(mode: str, at_least: tuple[int, int], num_channels: int) -> None:
+def test_jpeg_is_decoded_at_a_smaller_scale(mode: str, at_least: tuple[int, int], num_channels: int) -> None:
     shrunk = LazyImage(SMOOTH[mode], mode).to_numpy(num_channels, at_least=at_least)
     assert shrunk.shape == (*SHRUNK[at_least], num_channels)
     whole = decode_image(SMOOTH[mode], mode, num_channels)
     averaged = np.asarray(whole.resize(shrunk.shape[1::-1], Image.Resampling.BOX)).reshape(shrunk.shape)
-    # Scaling within the DCT is close to averaging blocks; JPEG's own losses come on top.
+    # Scaling within the DCT is close to averaging blocks; JPEG adds its own losses.
     assert np.abs(shrunk.astype(int) - averaged).max() <= (0 if shrunk.shape[:2] == (64, 96) else 6)
 
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
-def test_nothing_else_shrinks(format: str) -> None:
+def test_other_formats_are_decoded_at_full_size(format: str) -> None:
     content = encode(build_smooth(96, 64), format)
     image = LazyImage(content, format)
     np.testing.assert_array_equal(image.to_numpy(at_least=(1, 1)), np.asarray(decode_image(content, format)))
 
 
-def test_without_a_word_of_shrinking_nothing_shrinks() -> None:
+def test_jpeg_is_decoded_at_full_size_by_default() -> None:
     image = LazyImage(SMOOTH["RGB"], "jpeg")
     assert image.to_numpy().shape == (64, 96, 3)
     assert LazyImage(SMOOTH["RGB"], "jpeg").to_numpy(3, (4, 4, 32, 32)).shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_turned_jpeg_is_upright_when_it_is_to_be_shrunk(orientation: int) -> None:
+def test_rotated_jpeg_is_upright_at_a_smaller_scale(orientation: int) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     content = encode(build_smooth(96, 64), "JPEG", quality=95, exif=exif)
@@ -478,39 +465,30 @@ def test_a_turned_jpeg_is_upright_when_it_is_to_be_shrunk(orientation: int) -> N
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     small = (12, 8) if orientation <= 4 else (8, 12)
     difference = np.asarray(shrunk.resize(small), dtype=int) - np.asarray(upright.resize(small))
-    assert np.abs(difference).max() <= 8  # whichever way it was made smaller
+    assert np.abs(difference).max() <= 8
 
 
-def test_a_shrunk_box_shows_what_the_box_shows() -> None:
+def test_smaller_box_shows_the_same_part() -> None:
     whole = decode_image(SMOOTH["RGB"], "whole")
     for box in [(0, 0, 32, 48), (32, 48, 32, 48), (8, 16, 40, 64), (3, 5, 50, 77), (13, 31, 51, 65)]:
         top, left, height, width = box
         part = LazyImage(SMOOTH["RGB"], "box").to_numpy(3, box, (8, 8))
         small = np.asarray(Image.fromarray(part).resize((8, 8), Image.Resampling.BOX), dtype=int)
         expected = np.asarray(whole.crop((left, top, left + width, top + height)).resize((8, 8), Image.Resampling.BOX))
-        # Half a pixel of what is decoded, in which the steepest wave climbs by 32 levels, and the losses of JPEG and averaging.
+        # Half a decoded pixel, in which the steepest wave rises by 32 levels, with losses of JPEG and averaging.
         assert np.abs(small - expected).max() <= 32, box
 
 
-def test_the_whole_is_still_there_after_a_part_was_shrunk() -> None:
-    """One object is asked for a small part first, then for all of it: it must not answer with what it shrank."""
+def test_smaller_scale_does_not_affect_later_calls() -> None:
     whole = np.asarray(decode_image(SMOOTH["RGB"], "whole"))
     image = LazyImage(SMOOTH["RGB"], "jpeg")
     assert image.to_numpy(at_least=(8, 12)).shape == (8, 12, 3)
+    assert image.to_numpy(at_least=(32, 48)).shape == (32, 48, 3)
     np.testing.assert_array_equal(image.to_numpy(), whole)
     np.testing.assert_array_equal(image.to_numpy(3, (40, 50, 10, 20)), whole[40:50, 50:70])
-
-
-def test_the_picture_for_pillow_is_whole_after_a_part_was_shrunk() -> None:
     image = LazyImage(SMOOTH["RGB"], "jpeg")
     image.to_numpy(at_least=(8, 12))
     assert image.to_pil().size == (96, 64)
-
-
-def test_a_larger_part_can_be_asked_for_after_a_smaller_one() -> None:
-    image = LazyImage(SMOOTH["RGB"], "jpeg")
-    assert image.to_numpy(at_least=(8, 12)).shape == (8, 12, 3)
-    assert image.to_numpy(at_least=(32, 48)).shape == (32, 48, 3)
 
 
 SIZES = [(16, 16), (17, 33), (40, 90), (97, 61), (800, 801), (1001, 799), (1792, 1792)]
@@ -518,7 +496,7 @@ BLANK = {size: encode(Image.new("L", size[::-1]), "JPEG") for size in SIZES}
 
 
 @st.composite
-def draw_shrinking(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int, int], tuple[int, int]]:
+def draw_scaling(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int, int], tuple[int, int]]:
     size = draw(st.sampled_from(SIZES))
     sides = [draw(st.integers(2, side)) for side in size]
     starts = [draw(st.integers(0, side - part)) for side, part in zip(size, sides, strict=True)]
@@ -527,10 +505,10 @@ def draw_shrinking(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, in
 
 
 @settings(deadline=None, max_examples=100)
-@given(draw_shrinking())
+@given(draw_scaling())
 @example(((1792, 1792), (0, 0, 1785, 1785), (224, 224)))
 @example(((16, 16), (0, 0, 16, 11), (2, 2)))
-def test_a_shrunk_box_is_as_large_as_was_asked_for(drawn: tuple) -> None:
+def test_smaller_box_is_at_least_as_large_as_requested(drawn: tuple) -> None:
     size, box, at_least = drawn
     height, width, _ = LazyImage(BLANK[size], "blank").to_numpy(1, box, at_least).shape
     assert height >= at_least[0]
@@ -540,36 +518,36 @@ def test_a_shrunk_box_is_as_large_as_was_asked_for(drawn: tuple) -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(draw_shrinking())
+@given(draw_scaling())
 @example(((1001, 799), (0, 0, 1000, 798), (120, 90)))
-def test_a_shrunk_boxs_edges_move_by_half_a_pixel_at_most(drawn: tuple) -> None:
-    """As `pixels` promises. A pixel of a JPEG shrunk by s covers exactly s of it, also where the last one is not full."""
+def test_edges_of_a_smaller_box_move_by_at_most_half_a_pixel(drawn: tuple) -> None:
+    """A pixel of a JPEG decoded at scale 1/s covers exactly s pixels, even if the last one is incomplete."""
     size, box, at_least = drawn
     with pytest.MonkeyPatch.context() as patch:
-        scales, crops = watch_pillow(patch)
+        scales, crops = record_pillow(patch)
         LazyImage(BLANK[size], "blank").to_numpy(1, box, at_least)
     (scale,), ((left, top, right, bottom),) = scales or [1], crops
     for edge, original in ((top, box[0]), (left, box[1]), (bottom, box[0] + box[2]), (right, box[1] + box[3])):
         assert abs(edge - original / scale) <= 0.5
 
 
-def watch_pillow(patch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """The scales at which JPEGs are going to be decoded, and what is cut out of them."""
+def record_pillow(patch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    """Record the scales at which JPEGs are decoded, and the boxes cropped from them."""
     scales, crops = [], []
     draft, crop = JpegImageFile.draft, Image.Image.crop
 
-    def draft_and_tell(image: JpegImageFile, mode: str, size: tuple[int, int]) -> object:
+    def record_draft(image: JpegImageFile, mode: str, size: tuple[int, int]) -> object:
         answer = draft(image, mode, size)
         scales.append(image.decoderconfig[0])
         return answer
 
-    def crop_and_tell(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    def record_crop(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
         assert (box[0] >= 0, box[1] >= 0, box[2] <= image.width, box[3] <= image.height) == (True,) * 4
         crops.append(box)
         return crop(image, box)
 
-    patch.setattr(JpegImageFile, "draft", draft_and_tell)
-    patch.setattr(Image.Image, "crop", crop_and_tell)
+    patch.setattr(JpegImageFile, "draft", record_draft)
+    patch.setattr(Image.Image, "crop", record_crop)
     return scales, crops
 
 
@@ -590,7 +568,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
-def test_an_array_is_itself(kind: str) -> None:
+def test_array_is_converted_like_by_pillow(kind: str) -> None:
     array = ARRAYS[kind]
     pillow = Image.fromarray(array.squeeze(2) if array.shape[2:] == (1,) else array)
     height, width = array.shape[:2]
@@ -606,7 +584,7 @@ def test_an_array_is_itself(kind: str) -> None:
         np.testing.assert_array_equal(np.asarray(image.to_pil(num_channels)), np.asarray(pillow.convert(mode)))
 
 
-def test_drawing_on_the_picture_leaves_the_array() -> None:
+def test_pil_image_is_a_copy_of_the_array() -> None:
     array = COLOUR.copy()
     LazyImage(array, "array").to_pil().paste((1, 2, 3), (0, 0, 5, 5))
     np.testing.assert_array_equal(array, COLOUR)
@@ -633,19 +611,16 @@ def test_drawing_on_the_picture_leaves_the_array() -> None:
     ],
     ids=lambda array: f"{array.dtype} {array.shape}",
 )
-def test_any_other_array_costs_a_sentence(array: np.ndarray) -> None:
-    with pytest.raises(
-        BadImage, match=r"^odd\[7\] is an array of \S+ with shape \(.*\); bytes of \(height, width\) or of"
-    ) as error:
+def test_other_arrays_are_bad(array: np.ndarray) -> None:
+    with pytest.raises(BadImage, match=r"^odd\[7\] is an array"):
         LazyImage(array, "odd[7]")
-    assert str(error.value).endswith(": convert it.")
 
 
 @pytest.mark.parametrize("content", [COLOUR, ENCODED["RGB"]], ids=["array", "file"])
 @pytest.mark.parametrize("num_channels", [0, 2, 4])
-def test_other_channels_cost_a_sentence_stored(content: bytes | np.ndarray, num_channels: int) -> None:
+def test_other_numbers_of_channels_are_errors(content: bytes | np.ndarray, num_channels: int) -> None:
     for call in (LazyImage.to_numpy, LazyImage.to_pil):
-        with pytest.raises(ValueError, match=rf"num_channels={num_channels} must be 1 \(grey\) or 3"):
+        with pytest.raises(ValueError, match=f"num_channels={num_channels}"):
             call(LazyImage(content, "any"), num_channels)
 
 
@@ -653,7 +628,7 @@ def to_grey(colours: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(colours).convert("L"))[..., None]
 
 
-def test_grey_is_pillows_grey() -> None:
+def test_grey_equals_pillows_grey() -> None:
     corners = np.array(list(itertools.product([0, 1, 2, 127, 128, 253, 254, 255], repeat=3)), dtype=np.uint8)[None]
     np.testing.assert_array_equal(fit_channels(corners, 1), to_grey(corners))
     colours = np.random.default_rng(1).integers(0, 256, (700, 700, 3), dtype=np.uint8)
@@ -661,14 +636,14 @@ def test_grey_is_pillows_grey() -> None:
 
 
 @pytest.mark.full
-def test_grey_is_pillows_grey_for_every_colour() -> None:
+def test_grey_equals_pillows_grey_for_every_colour() -> None:
     green, blue = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
     for red in range(256):
         colours = np.stack([np.full_like(green, red), green, blue], axis=2)
         np.testing.assert_array_equal(fit_channels(colours, 1), to_grey(colours))
 
 
-def test_blocks_fit_as_their_images_do() -> None:
+def test_channels_of_blocks_are_converted_like_images() -> None:
     block = RANDOM.integers(0, 256, (5, 4, 3, 3), dtype=np.uint8)
     np.testing.assert_array_equal(fit_channels(block, 1), np.stack([to_grey(image) for image in block]))
     np.testing.assert_array_equal(fit_channels(block[..., :1], 3), np.repeat(block[..., :1], 3, axis=3))
@@ -686,29 +661,29 @@ NOT_IMAGES_STORED = {
 
 
 @pytest.mark.parametrize("kind", NOT_IMAGES_STORED)
-def test_what_is_no_image_is_refused_at_its_header(kind: str) -> None:
-    with pytest.raises(BadImage, match=r"^a/b\.jpg is (not a readable image|too large to be decoded safely)"):
+def test_lazy_image_rejects_bad_headers(kind: str) -> None:
+    with pytest.raises(BadImage, match=r"^a/b\.jpg is (not a readable|too large)"):
         LazyImage(NOT_IMAGES_STORED[kind], "a/b.jpg")
 
 
-def judge(decode: Callable[[], bytes]) -> str:
+def decode_to_hex(decode: Callable[[], bytes]) -> str:
     try:
         return decode().hex()
     except BadImage as error:
         return "bad" if str(error).startswith("cut.bin is ") else str(error)
 
 
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_wherever_a_file_is_cut_it_is_never_taken_for_whole(oddity: str) -> None:
-    """As `decode_image` judges it; and what failed once fails again, instead of showing the part that was there."""
-    content = ODDITIES[oddity]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_truncated_file_is_never_taken_for_whole(variant: str) -> None:
+    """LazyImage agrees with decode_image; what failed once fails again, instead of showing the part that is there."""
+    content = VARIANTS[variant]
     for length in range(0, len(content), max(1, len(content) // 20)):
         cut = content[:length]
-        expected = judge(lambda cut=cut: decode_image(cut, "cut.bin").tobytes())
-        assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy().tobytes()) == expected, length
-        if expected == "bad":  # also where only the first pixel is wanted, or a second time
-            assert judge(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy(3, (0, 0, 1, 1)).tobytes()) == "bad", length
-            assert judge(lambda cut=cut: decode_twice(cut)) == "bad", length
+        expected = decode_to_hex(lambda cut=cut: decode_image(cut, "cut.bin").tobytes())
+        assert decode_to_hex(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy().tobytes()) == expected, length
+        if expected == "bad":  # also if only the first pixel is requested, and on the second call
+            assert decode_to_hex(lambda cut=cut: LazyImage(cut, "cut.bin").to_numpy(3, (0, 0, 1, 1)).tobytes()) == "bad", length
+            assert decode_to_hex(lambda cut=cut: decode_twice(cut)) == "bad", length
 
 
 def decode_twice(content: bytes) -> bytes:
