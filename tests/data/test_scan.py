@@ -1,8 +1,4 @@
-"""Tests of data/scan.py.
-
-Reading everything once: in order, by threads, never far ahead, and to a clean end whatever happens.
-What is the same keeps its key, and every change has another one.
-"""
+"""map_images reads in order, by threads, with bounded look-ahead; fingerprints change exactly when images do."""
 
 import os
 import shutil
@@ -29,7 +25,7 @@ AT_MOST = AHEAD * count_cpus()
 
 
 class Numbers(Source):
-    """Images of one pixel, which is their number; some of them are bad, others worse."""
+    """Images of one pixel with their index as value; those in `bad` are unreadable or raise `error`."""
 
     def __init__(self, count: int, bad: tuple[int, ...] = (), error: Exception | None = None, slow: bool = False) -> None:
         self.labels, self.class_names = Labels.none_each(count), ()
@@ -39,7 +35,7 @@ class Numbers(Source):
     def fetch(self, index: int) -> bytes | np.ndarray:
         self.fetched.append(index)
         if self.slow:
-            time.sleep(0.002 * (index % 3))  # so that they end in another order than they began
+            time.sleep(0.002 * (index % 3))  # so that they finish out of order
         if index in self.bad:
             if self.error is not None:
                 raise self.error
@@ -68,50 +64,44 @@ def test_any_number_of_images(count: int) -> None:
     assert [index for index, _ in map_images(Numbers(count), value)] == list(range(count))
 
 
-def test_the_first_bad_image_is_the_error() -> None:
+def test_first_bad_image_is_the_error() -> None:
     source = Numbers(100, bad=(7, 5, 60), slow=True)
     images = map_images(source, value)
     assert [next(images) for _ in range(5)] == [(index, index) for index in range(5)]
-    with pytest.raises(BadImage, match=r"^5\.png is not a readable image"):
+    with pytest.raises(BadImage, match=r"^5\.png "):
         next(images)
     assert len(source.fetched) <= 6 + AT_MOST
 
 
-def test_skipped_images_are_told_once_at_the_end() -> None:
-    with pytest.warns(VitrineWarning) as notices:
+def test_skipped_images_are_reported_once_at_the_end() -> None:
+    with pytest.warns(VitrineWarning, match=r"0\.png, 3\.png, 19\.png.*3 of 20") as caught:
         seen = [index for index, _ in map_images(Numbers(20, bad=(0, 3, 19)), value, "skip")]
     assert seen == [index for index in range(20) if index not in (0, 3, 19)]
-    assert [str(notice.message) for notice in notices] == ["Skipped 0.png, 3.png, 19.png: cannot be read (3 of 20 images)."]
-
-
-def test_many_skipped_images_are_counted_and_some_named() -> None:
-    with pytest.warns(VitrineWarning, match=r"^Skipped 0\.png, .* 7\.png and 12 more: cannot be read \(20 of 20 images\)\.$"):
+    assert len(caught) == 1
+    assert len(list(map_images(Numbers(5), value, "skip"))) == 5  # a warning would be an error in tests
+    with pytest.warns(VitrineWarning, match="20 of 20"):
         assert list(map_images(Numbers(20, bad=tuple(range(20))), value, "skip")) == []
 
 
-def test_nothing_is_said_where_nothing_was_skipped() -> None:
-    assert len(list(map_images(Numbers(5), value, "skip"))) == 5  # a notice would be an error here
-
-
-def test_what_is_bad_in_making_is_bad() -> None:
-    """Most faults show when the pixels are asked for."""
+def test_image_that_fails_in_the_function_is_bad() -> None:
+    """Most files fail only when they are decoded."""
 
     def make(image: LazyImage) -> int:
         if value(image) == 2:
             raise BadImage("2.png is cut short.")
         return value(image)
 
-    with pytest.raises(BadImage, match=r"^2\.png is cut short"):
+    with pytest.raises(BadImage, match=r"^2\.png "):
         list(map_images(Numbers(5), make))
-    with pytest.warns(VitrineWarning, match=r"^Skipped 2\.png: "):
+    with pytest.warns(VitrineWarning, match=r"2\.png"):
         assert [index for index, _ in map_images(Numbers(5), make, "skip")] == [0, 1, 3, 4]
 
 
-def test_a_file_that_is_gone_is_a_bad_image() -> None:
+def test_missing_file_is_a_bad_image() -> None:
     source = Numbers(5, bad=(1,), error=FileNotFoundError(2, "No such file or directory"))
-    with pytest.raises(BadImage, match=r"^1\.png cannot be read \(No such file or directory\)"):
+    with pytest.raises(BadImage, match=r"^1\.png .*No such file"):
         list(map_images(source, value))
-    with pytest.warns(VitrineWarning, match=r"^Skipped 1\.png: "):
+    with pytest.warns(VitrineWarning, match=r"1\.png"):
         assert len(list(map_images(source, value, "skip"))) == 4
 
 
@@ -126,7 +116,7 @@ def test_other_errors_are_never_skipped(error: Exception, bad_images: BadImages)
 
 
 def wait_until_idle(count: Callable[[], int]) -> int:
-    """What the threads come to when nobody takes anything from them."""
+    """Wait until the threads stop, and return the count."""
     before = -1
     while before != count():
         before = count()
@@ -134,10 +124,10 @@ def wait_until_idle(count: Callable[[], int]) -> int:
     return before
 
 
-def test_it_is_never_far_ahead_of_its_reader() -> None:
+def test_look_ahead_is_bounded() -> None:
     source = Numbers(200)
     images = map_images(source, value)
-    assert source.fetched == []  # nothing before the first is asked for
+    assert source.fetched == []  # nothing before the first request
     for taken in range(1, 60):
         next(images)
         if taken % 20 == 1:
@@ -169,21 +159,17 @@ def test_leaving_a_loop_stops_the_threads() -> None:
     assert len(source.fetched) <= 6 + AT_MOST
 
 
-def test_images_are_read_by_several_threads() -> None:
+def test_several_threads_work_at_a_time() -> None:
     if count_cpus() == 1:
-        pytest.skip("this process may use one processor only")
+        pytest.skip("needs two CPUs")
     meeting = threading.Barrier(2, timeout=600)
 
     def meet(index: int) -> int:
         if index < 2:
-            meeting.wait()  # comes back only if two are here at a time
+            meeting.wait()  # returns only if two threads are here at the same time
         return index
 
     assert list(map_in_threads(meet, 5)) == list(range(5))
-
-
-def test_at_least_one_processor() -> None:
-    assert count_cpus() >= 1
 
 
 NAMES = ("a.bmp", "b.bmp", "c.bmp")
@@ -198,7 +184,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def draw(path: Path, seed: int) -> None:
-    """Without compression, so that all have the same size in bytes."""
+    """Write an uncompressed image, so that all files have the same size."""
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)).save(path)
 
 
@@ -211,55 +197,48 @@ def make_array(pixels: np.ndarray) -> ArraySource:
 
 
 def replace_content(path: Path, content: bytes) -> None:
-    """In place, of the same size, and with the time that the file had."""
+    """Overwrite a file with content of the same size, keeping its modification time."""
     before = path.stat()
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # file systems count time in hundredths of a second at worst
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system may tick every 10 ms
         path.write_bytes(content)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-def compute_both(source: Source) -> tuple[str | None, str]:
+def fingerprints(source: Source) -> tuple[str | None, str]:
     return file_fingerprint(source), content_fingerprint(source)
 
 
-def test_nothing_changed_is_the_same(folder: Path) -> None:
+def test_fingerprints_are_reproducible(folder: Path) -> None:
     source = open_files(folder)
-    assert compute_both(source) == compute_both(open_files(folder))
+    assert fingerprints(source) == fingerprints(open_files(folder))
     assert file_fingerprint(source) != content_fingerprint(source)
 
 
-def test_a_replaced_image_is_noticed_though_size_and_time_are_kept(folder: Path) -> None:
-    before = compute_both(open_files(folder))
+def test_replaced_image_is_noticed_even_with_equal_size_and_time(folder: Path) -> None:
+    before = fingerprints(open_files(folder))
     content = bytearray((folder / "b.bmp").read_bytes())
     content[-1] ^= 1
     replace_content(folder / "b.bmp", bytes(content))
-    after = compute_both(open_files(folder))
+    after = fingerprints(open_files(folder))
     assert before[0] != after[0]
     assert before[1] != after[1]
 
 
-def test_the_same_content_written_again_is_the_same_content(folder: Path) -> None:
-    before = compute_both(open_files(folder))
+def test_rewritten_file_has_the_same_content_fingerprint(folder: Path) -> None:
+    before = fingerprints(open_files(folder))
     replace_content(folder / "b.bmp", (folder / "b.bmp").read_bytes())
-    after = compute_both(open_files(folder))
-    assert before[0] != after[0]  # it takes a look to know
+    after = fingerprints(open_files(folder))
+    assert before[0] != after[0]  # only the content tells
     assert before[1] == after[1]
 
 
-def test_reading_changes_nothing(folder: Path) -> None:
-    source = open_files(folder)
-    before = file_fingerprint(source)
-    content_fingerprint(source)
-    assert file_fingerprint(source) == before
-
-
 def test_copied_and_renamed_images_have_the_same_content(folder: Path, tmp_path: Path) -> None:
-    before = compute_both(open_files(folder))
+    before = fingerprints(open_files(folder))
     shutil.copytree(folder, tmp_path / "copy")
-    copied = compute_both(open_files(tmp_path / "copy"))
+    copied = fingerprints(open_files(tmp_path / "copy"))
     (tmp_path / "copy" / "b.bmp").rename(tmp_path / "copy" / "größer 猫.bmp")
-    renamed = compute_both(open_files(tmp_path / "copy", ("a.bmp", "größer 猫.bmp", "c.bmp")))
+    renamed = fingerprints(open_files(tmp_path / "copy", ("a.bmp", "größer 猫.bmp", "c.bmp")))
     assert before[1] == copied[1] == renamed[1]
     assert len({before[0], copied[0], renamed[0]}) == 3
 
@@ -273,63 +252,63 @@ def test_order_and_number_of_images_matter(folder: Path) -> None:
 def test_labels_do_not_matter(folder: Path) -> None:
     source = open_files(folder)
     for labels, names in ((Labels.one_each([1, 0, 1]), ("x", "y")), (Labels.several_each([[0], [], [0]]), ("z",))):
-        assert compute_both(RelabelledSource(source, labels, names)) == compute_both(source)
+        assert fingerprints(RelabelledSource(source, labels, names)) == fingerprints(source)
 
 
-def test_parts_of_the_same_files_are_told_apart(folder: Path) -> None:
+def test_parts_of_the_same_files_differ(folder: Path) -> None:
     parts = hold_out(open_files(folder), 0.34)
-    keys = [compute_both(part) for part in (*parts, open_files(folder))]
+    keys = [fingerprints(part) for part in (*parts, open_files(folder))]
     assert len({disk for disk, _ in keys}) == 3
     assert len({content for _, content in keys}) == 3
 
 
-def test_a_file_that_says_what_the_images_show_is_noticed_on_the_disk_only(folder: Path) -> None:
+def test_label_file_changes_only_the_file_fingerprint(folder: Path) -> None:
     for name in NAMES:
         (folder / "cat").mkdir(exist_ok=True)
         (folder / name).rename(folder / "cat" / name)
     (folder / "classes.txt").write_text("cat\n")
-    before = compute_both(open_data(folder))
+    before = fingerprints(open_data(folder))
     replace_content(folder / "classes.txt", b"cat ")
-    after = compute_both(open_data(folder))
+    after = fingerprints(open_data(folder))
     assert before[0] != after[0]
     assert before[1] == after[1]
 
 
-def test_an_image_that_is_gone_is_no_error_and_comes_back_as_it_was(folder: Path) -> None:
-    whole = compute_both(open_files(folder))
+def test_missing_image_changes_the_fingerprints(folder: Path) -> None:
+    whole = fingerprints(open_files(folder))
     (folder / "b.bmp").rename(folder / "away.bmp")
-    without = compute_both(open_files(folder))
-    assert without == compute_both(open_files(folder))
+    without = fingerprints(open_files(folder))
+    assert without == fingerprints(open_files(folder))
     assert without[0] != whole[0]
     assert without[1] != whole[1]
     (folder / "away.bmp").rename(folder / "b.bmp")
     assert content_fingerprint(open_files(folder)) == whole[1]
 
 
-def test_a_folder_in_place_of_an_image_is_no_error(folder: Path) -> None:
+def test_folder_instead_of_an_image_has_a_fingerprint(folder: Path) -> None:
     (folder / "b.bmp").unlink()
     (folder / "b.bmp").mkdir()
     assert content_fingerprint(open_files(folder)) == content_fingerprint(open_files(folder))
 
 
-def test_what_is_in_no_file_has_no_key_of_the_disk() -> None:
+def test_generated_images_have_no_file_fingerprint() -> None:
     assert file_fingerprint(make_array(np.zeros((2, 3, 3, 3), np.uint8))) is None
     assert file_fingerprint(open_data("shapes@16", "val")) is None
 
 
-def test_pixels_in_memory_count_by_value_and_shape() -> None:
+def test_fingerprint_of_pixels_depends_on_values_and_shape() -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
     key = content_fingerprint(make_array(pixels))
-    assert content_fingerprint(make_array(np.asfortranarray(pixels))) == key  # however it lies there
+    assert content_fingerprint(make_array(np.asfortranarray(pixels))) == key  # any memory layout
     assert content_fingerprint(make_array(pixels.reshape(2, 2, 8, 3))) != key
     assert content_fingerprint(make_array(pixels.reshape(1, 8, 4, 3))) != key
-    for place in ((0, 0, 0, 0), (1, 3, 3, 2)):
+    for position in ((0, 0, 0, 0), (1, 3, 3, 2)):
         changed = pixels.copy()
-        changed[place] ^= 1
+        changed[position] ^= 1
         assert content_fingerprint(make_array(changed)) != key
 
 
-def test_a_map_of_a_file_is_as_good_as_memory(tmp_path: Path) -> None:
+def test_memory_map_has_the_fingerprint_of_its_pixels(tmp_path: Path) -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
     np.save(tmp_path / "x.npy", pixels)
     mapped = ArraySource(np.load(tmp_path / "x.npy", mmap_mode="r"), Labels.none_each(2), (), "x", [tmp_path / "x.npy"])
@@ -337,18 +316,12 @@ def test_a_map_of_a_file_is_as_good_as_memory(tmp_path: Path) -> None:
     assert file_fingerprint(mapped) is not None
 
 
-def test_names_may_hold_any_bytes(folder: Path) -> None:
+def test_names_that_are_not_utf8(folder: Path) -> None:
     odd = os.fsdecode(b"\xff\xfe.bmp")
     try:
         (folder / "a.bmp").rename(folder / odd)
     except OSError:
-        pytest.skip("the file system takes no such names")
+        pytest.skip("the file system rejects such names")
     first, second = open_files(folder, (odd, *NAMES[1:])), open_files(folder)
     assert file_fingerprint(first) != file_fingerprint(second)
     assert content_fingerprint(first) != content_fingerprint(second)
-
-
-def test_nothing_has_a_key_too() -> None:
-    assert content_fingerprint(make_array(np.zeros((0, 2, 2, 3), np.uint8))) != content_fingerprint(
-        make_array(np.zeros((1, 2, 2, 3), np.uint8))
-    )
