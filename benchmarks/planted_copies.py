@@ -46,13 +46,13 @@ def measure(source: Source) -> dict:
     for kind, copy in COPIES.items():
         copies = Copies(source, copy)
         pairs = find_duplicates_between(survey, source, look(copies), copies)
-        recall[kind] = float(np.sum(pairs.numbers[:, 0] == pairs.numbers[:, 1]) / len(source))
+        recall[kind] = float(np.sum(pairs.indices[:, 0] == pairs.indices[:, 1]) / len(source))
     return {"num_images": len(source), "recall": recall, "pairs": name_pairs(find_duplicates_within(survey, source), source)}
 
 
 def name_pairs(pairs: DuplicatePairs, source: Source) -> list[tuple[str, str, float]]:
     named = [
-        (source.name(a), source.name(b), float(c)) for (a, b), c in zip(pairs.numbers.tolist(), pairs.likeness, strict=True)
+        (source.name(a), source.name(b), float(c)) for (a, b), c in zip(pairs.indices.tolist(), pairs.similarity, strict=True)
     ]
     return sorted(named, key=lambda entry: entry[2])
 

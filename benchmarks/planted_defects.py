@@ -19,8 +19,8 @@ from vitrine.core.console import print_table
 from vitrine.core.files import write_json
 from vitrine.data.open_data import find_data
 from vitrine.data.quality.check import DataCheck, check_data
-from vitrine.evaluation.label_issues import doubt_labels
-from vitrine.formats.load import load_checkpoint
+from vitrine.evaluation.label_issues import find_label_issues
+from vitrine.evaluation.predictor import Predictor
 
 Planted = dict[str, str]  # the file that is wrong, to what is wrong with it
 
@@ -35,7 +35,7 @@ def main(
         planted = plant(copy, each, np.random.default_rng(seed))
         check = check_data(find_data(copy))
         if model is not None:
-            doubt_labels(check, load_checkpoint(model))
+            check.issues.extend(find_label_issues(check, Predictor(model)))
         results = judge(check, planted, {str(path) for path in name_found(before)})
     rows = [(kind, str(result["planted"]), str(result["found"]), result["as"]) for kind, result in results.items()]
     print_table(("planted", "number", "found", "as"), rows)
@@ -92,7 +92,7 @@ def name(path: Path, data: Path) -> str:
 
 def name_found(check: DataCheck) -> dict[str, str]:
     """Every image that something was found about, and what."""
-    return {check.name(place): finding.kind for finding in check.findings for place in finding.places}
+    return {check.name(place): finding.kind for finding in check.issues for place in finding.images}
 
 
 def judge(check: DataCheck, planted: Planted, known: set[str]) -> dict[str, dict]:
@@ -102,8 +102,8 @@ def judge(check: DataCheck, planted: Planted, known: set[str]) -> dict[str, dict
         names = [path for path, what in planted.items() if what == kind]
         kinds = sorted({found[path] for path in names if path in found})
         results[kind] = {"planted": len(names), "found": sum(path in found for path in names), "as": ", ".join(kinds)}
-    partners = {path for finding in check.findings for path in (check.name(place) for place in finding.places)
-                if any(check.name(place) in planted for place in finding.places)}  # fmt: skip
+    partners = {path for finding in check.issues for path in (check.name(place) for place in finding.images)
+                if any(check.name(place) in planted for place in finding.images)}  # fmt: skip
     others = {path: kind for path, kind in found.items() if path not in planted and path not in partners and path not in known}
     for kind in dict.fromkeys(others.values()):
         results[f"not planted, {kind}"] = {"planted": 0, "found": sum(value == kind for value in others.values()), "as": kind}

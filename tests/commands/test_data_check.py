@@ -38,8 +38,8 @@ def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, ca
     files = [str(tmp_path / name) for name in ("page.html", "list.txt", "all.json")]
     assert run(str(folder), "--page", files[0], "--leave-out", files[1], "--json", files[2]) == 1
     out = capsys.readouterr().out
-    assert re.search(r"unreadable +1 +wrong", out)
-    assert re.search(r"in two splits +1 +wrong", out)
+    assert re.search(r"unreadable +1 +error", out)
+    assert re.search(r"in two splits +1 +error", out)
     assert "  train/cat/leak.jpg = test/cat/0.jpg: identical bytes, in test and train" in out
     assert "2 of the images to train on are better left out: --data.exclude" in out
     assert read_exclude_list(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
@@ -66,7 +66,7 @@ def test_a_model_doubts_labels(folder: Path, tmp_path: Path, capsys: pytest.Capt
     [
         (("nowhere",), "There is no data at nowhere"),
         (("shapes", "--json", "."), "it is a folder"),
-        (("digits", "--json", "same", "--page", "same"), "some of them are the same file"),
+        (("digits", "--json", "same", "--page", "same"), "the same file"),
         (("digits", "--model", "missing"), "missing"),
     ],
 )
@@ -89,7 +89,7 @@ def test_no_image_for_the_model_to_see(tmp_path: Path, cache: Path, capsys: pyte
     assert run(str(tmp_path / "data"), "--model", str(tmp_path / "model")) == 1
     output = capsys.readouterr()
     assert "no image can be read" in output.err
-    assert re.search(r"unreadable +2 +wrong", output.out)
+    assert re.search(r"unreadable +2 +error", output.out)
 
 
 def test_names_are_printed_on_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

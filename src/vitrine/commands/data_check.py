@@ -1,4 +1,4 @@
-"""`vitrine data check`: what is wrong with a data set before anything is trained on it."""
+"""`vitrine data check`: find problems of a dataset before training on it."""
 
 import sys
 from pathlib import Path
@@ -8,15 +8,15 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import join_names, print_table
-from vitrine.core.files import check_output_file, write_json
+from vitrine.core.console import print_table
+from vitrine.core.files import check_output_files, write_json
 from vitrine.data.subsets import write_exclude_list
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vitrine.data.quality.check import DataCheck, Issue
 
-MOST_NAMED, MOST_COPIES = 3, 6  # findings of a kind, and images of one, in the terminal
+MAX_NAMED, MAX_COPIES = 3, 6  # issues of a kind, and images of one, in the terminal
 
 
 def data_check(
@@ -28,130 +28,121 @@ def data_check(
     no_cache: bool = False,
     device: str | None = None,
     *,
-    reading: Annotated[InferenceConfig, arg(name="")],
+    inference: Annotated[InferenceConfig, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Files that cannot be read, copies, images in train and test or under two labels, balance and sizes.
+    """Find unreadable files, duplicates, images in both train and test or under two labels; show balance and sizes.
 
-    Ends with status 1 when something is wrong. What is only suspicious, as labels that a model doubts, is worth a look and does
-    not count as wrong. A second call, or one after an interruption, looks only at images that have changed.
+    Exits with status 1 if there are errors. What is only suspicious, e.g. a label that a model doubts, is not an error.
+    A second call, or one after an interruption, reads only images that have changed.
 
     Args:
-        data: A folder, file, hf://datasets/org/name, or a built-in name.
-        model: A checkpoint whose features tell which labels to doubt.
-        page: Write what was found, with thumbnails, to this HTML file.
-        leave_out: Write the names of the images that are better left out to this file, for --data.exclude.
-        json: Write all findings to this file.
-        no_cache: Compute the features anew, and do not keep them.
-        device: Where the model computes, as cuda; a GPU where there is one, if you do not say.
+        data: Folder, file, hf://datasets/org/name, or built-in name.
+        model: Checkpoint whose features are used to find labels that may be wrong.
+        page: Write the issues, with thumbnails, to this HTML file.
+        leave_out: Write the names of images to exclude to this file, for --data.exclude.
+        json: Write all issues to this file.
+        no_cache: Neither read nor write the feature cache.
+        device: Device of the model, e.g. cuda (default: GPU if available).
     """
-    require_places(page, leave_out, json)
+    check_output_files(page, leave_out, json)
 
     from vitrine.core.runtime import start_runtime
-    from vitrine.data.open_data import find_data
     from vitrine.data.quality.check import check_data
 
-    found = find_data(data)
     loaded = None if model is None else checkpoint.load(model)
     with start_runtime("cpu" if loaded is None else device) as runtime:
-        check = check_data(found, runtime, show_progress=runtime.is_main)
+        check = check_data(data, runtime, show_progress=runtime.is_main)
         if not runtime.is_main:
             return
         if loaded is not None:
             from vitrine.evaluation.features import open_feature_cache
-            from vitrine.evaluation.label_issues import doubt_labels
+            from vitrine.evaluation.label_issues import find_label_issues
+            from vitrine.evaluation.predictor import Predictor
 
-            doubt_labels(check, loaded, reading, runtime.device, None if no_cache else open_feature_cache())
+            predictor = Predictor(loaded, runtime.device, inference, show_progress=True)
+            check = check.with_issues(find_label_issues(check, predictor, None if no_cache else open_feature_cache()))
     print_check(check)
-    write_files(check, data, page, leave_out, json)
+    write_results(check, data, page, leave_out, json)
     if not check.is_clean:
         sys.exit(1)
 
 
-def require_places(*paths: Path | None) -> None:
-    """Where files are to be written at the end, each another one."""
-    given = [path for path in paths if path is not None]
-    for path in given:
-        check_output_file(path)
-    if len({path.resolve() for path in given}) < len(given):
-        names = join_names([str(path) for path in given])
-        raise ValueError(f"{names} are to be written, and some of them are the same file: give each its own.")
-
-
 def print_check(check: "DataCheck") -> None:
-    """Splits and sizes, then what was found, a line for each kind with the first of them."""
-    rows = [(split or "all", *describe_split(check, split)) for split in check.sources]
-    print_table(("split", "images", "classes", "smallest class", "largest class", "short side: least, median, most"), rows)
-    kinds = dict.fromkeys(finding.kind for finding in check.findings)
+    """Print splits and sizes, then for each kind of issue its number and the first few."""
+    rows = [(split or "all", *format_split(check, split)) for split in check.sources]
+    print_table(("split", "images", "classes", "smallest class", "largest class", "short side: min, median, max"), rows)
+    kinds = dict.fromkeys(issue.kind for issue in check.issues)
     if not kinds:
-        print("Nothing was found.")
+        print("No problems found.")
         return
-    by_kind = {kind: [finding for finding in check.findings if finding.kind == kind] for kind in kinds}
+    by_kind = {kind: [issue for issue in check.issues if issue.kind == kind] for kind in kinds}
     print()
-    print_table(("found", "number", ""), [(kind, f"{len(each):,}", judge(each[0])) for kind, each in by_kind.items()])
-    for kind, found in by_kind.items():
-        more = f", the first {MOST_NAMED} of {len(found):,}" if len(found) > MOST_NAMED else ""
+    rows = [(kind, f"{len(issues):,}", "error" if issues[0].is_error else "worth a look") for kind, issues in by_kind.items()]
+    print_table(("issue", "number", ""), rows)
+    for kind, issues in by_kind.items():
+        more = f", the first {MAX_NAMED} of {len(issues):,}" if len(issues) > MAX_NAMED else ""
         print(f"\n{kind}{more}:")
-        for finding in found[:MOST_NAMED]:
-            print_line(name_images(check, finding), finding.detail)
+        for issue in issues[:MAX_NAMED]:
+            print_line(format_images(check, issue), issue.detail)
 
 
-def judge(finding: "Issue") -> str:
-    return "wrong" if finding.is_wrong else "worth a look"
-
-
-def name_images(check: "DataCheck", finding: "Issue") -> str:
-    if finding.kind == "unreadable":
-        return ""  # which says it itself
-    names = [check.name(place) for place in finding.places]
-    more = f" = .. and {len(names) - MOST_COPIES:,} more" if len(names) > MOST_COPIES else ""
-    return " = ".join(names[:MOST_COPIES]) + more
+def format_images(check: "DataCheck", issue: "Issue") -> str:
+    """Join the names of the images of an issue; the message of an unreadable file names it itself."""
+    if issue.kind == "unreadable":
+        return ""
+    names = [check.name(image) for image in issue.images]
+    more = f" = .. and {len(names) - MAX_COPIES:,} more" if len(names) > MAX_COPIES else ""
+    return " = ".join(names[:MAX_COPIES]) + more
 
 
 def print_line(names: str, detail: str) -> None:
-    """Indented; what cannot be printed of a name as backslashes."""
+    """Print an indented line, with unprintable characters of file names escaped."""
     line = ": ".join(part for part in (names, detail) if part)
     shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     print(f"  {shown}")
 
 
-def describe_split(check: "DataCheck", split: str | None) -> tuple[str, ...]:
-    source, sizes = check.sources[split], check.surveys[split].sizes
+def format_split(check: "DataCheck", split: str | None) -> tuple[str, ...]:
+    """Return the table row of a split: images, classes, smallest and largest class, image sizes."""
+    source, sizes = check.sources[split], check.stats[split].sizes
     counts = check.count_classes()[split]
     extremes = ("", "")
     if len(counts):
-        largest = len(counts) - 1 - counts[::-1].argmax()  # the last, where all are alike
-        extremes = tuple(f"{counts[place]:,} ({source.class_names[place]})" for place in (counts.argmin(), largest))
+        largest = len(counts) - 1 - counts[::-1].argmax()  # the last of equal ones
+        extremes = tuple(f"{counts[label]:,} ({source.class_names[label]})" for label in (counts.argmin(), largest))
     sides = sizes.min(axis=1)[sizes.min(axis=1) > 0]
-    measured = f"{sides.min()}, {int(np.median(sides))}, {sides.max()}" if len(sides) else "none can be read"
+    measured = f"{sides.min()}, {int(np.median(sides))}, {sides.max()}" if len(sides) else "none readable"
     return f"{len(source):,}", f"{len(source.class_names):,}", *extremes, measured
 
 
-def write_files(check: "DataCheck", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
-    from vitrine.data.quality.check import list_to_leave_out, write_check
+def write_results(check: "DataCheck", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
+    """Write the JSON, the page and the exclude list that were asked for."""
+    from vitrine.data.quality.check import list_images_to_exclude, write_check_report
 
     if json is not None:
-        write_json(json, describe_check(check, data))
+        write_json(json, check_to_json(check, data))
     if page is not None:
-        write_check(check, page, data)
-        print(f"\nThe page is {page}.")
+        write_check_report(check, page, data)
+        print(f"\nReport: {page}")
     if leave_out is not None:
-        names = list_to_leave_out(check)
-        write_exclude_list(leave_out, names, f"Better left out of training on {data}.")
-        print(f"\n{len(names):,} of the images to train on are better left out: --data.exclude {leave_out}")
+        names = list_images_to_exclude(check)
+        write_exclude_list(leave_out, names, f"Images to leave out of training on {data}.")
+        print(f"\n{len(names):,} training images to leave out: --data.exclude {leave_out}")
 
 
-def describe_check(check: "DataCheck", data: str) -> dict[str, Any]:
+def check_to_json(check: "DataCheck", data: str) -> dict[str, Any]:
+    """Return splits and issues for --json."""
     findings = [
         {
-            "kind": finding.kind,
-            "is_wrong": finding.is_wrong,
-            "detail": finding.detail,
+            "kind": issue.kind,
+            "is_wrong": issue.is_error,
+            "detail": issue.detail,
             "images": [
-                {"name": check.name(place), "split": place.split, "classes": check.classes(place)} for place in finding.places
+                {"name": check.name(image), "split": image.split, "classes": check.classes(image)} for image in issue.images
             ],
         }
-        for finding in check.findings
+        for issue in check.issues
     ]
     counts = check.count_classes()
     splits = [

@@ -14,7 +14,16 @@ from PIL import Image
 from tests.data.pictures import draw_picture, encode, write_classes, write_picture
 from vitrine.data.open_data import find_data
 from vitrine.data.quality import check as check_module
-from vitrine.data.quality.check import CAPTIONS, DataCheck, ImageRef, Issue, check_data, group, list_to_leave_out, write_check
+from vitrine.data.quality.check import (
+    CAPTIONS,
+    DataCheck,
+    ImageRef,
+    Issue,
+    check_data,
+    group_duplicates,
+    list_images_to_exclude,
+    write_check_report,
+)
 from vitrine.data.quality.duplicates import DuplicatePairs
 from vitrine.data.subsets import exclude_images
 
@@ -30,7 +39,7 @@ def check(folder: Path) -> DataCheck:
 
 
 def list_findings(found: DataCheck) -> list[tuple[str, tuple[str, ...]]]:
-    return [(finding.kind, tuple(found.name(place) for place in finding.places)) for finding in found.findings]
+    return [(finding.kind, tuple(found.name(place) for place in finding.images)) for finding in found.issues]
 
 
 def copy(folder: Path, source: str, target: str) -> None:
@@ -40,8 +49,8 @@ def copy(folder: Path, source: str, target: str) -> None:
 def test_clean_data_is_clean(folder: Path) -> None:
     found = check(folder)
     assert found.is_clean
-    assert found.findings == []
-    assert list_to_leave_out(found) == []
+    assert found.issues == ()
+    assert list_images_to_exclude(found) == []
     assert {split: counts.tolist() for split, counts in found.count_classes().items()} == {"train": [4, 4], "test": [2, 2]}
 
 
@@ -50,9 +59,9 @@ def test_a_broken_file(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:500])
     found = check(folder)
     assert list_findings(found) == [("unreadable", ("train/cat/1.jpg",))]
-    assert "broken or cut short" in found.findings[0].detail
+    assert "truncated" in found.issues[0].detail
     assert not found.is_clean
-    assert list_to_leave_out(found) == ["train/cat/1.jpg"]
+    assert list_images_to_exclude(found) == ["train/cat/1.jpg"]
 
 
 def test_copies_within_a_split(folder: Path) -> None:
@@ -63,15 +72,15 @@ def test_copies_within_a_split(folder: Path) -> None:
         ("exact copies", ("train/cat/1.jpg", "train/cat/9.jpg")),
         ("near copies", ("train/dog/0.jpg", "train/dog/8.jpg")),
     ]
-    assert list_to_leave_out(found) == ["train/cat/9.jpg", "train/dog/8.jpg"]
+    assert list_images_to_exclude(found) == ["train/cat/9.jpg", "train/dog/8.jpg"]
 
 
 def test_an_image_in_train_and_test(folder: Path) -> None:
     copy(folder, "test/cat/1.jpg", "train/cat/9.jpg")
     found = check(folder)
     assert list_findings(found) == [("in two splits", ("train/cat/9.jpg", "test/cat/1.jpg"))]
-    assert found.findings[0].detail == "the same bytes, in test and train"
-    assert list_to_leave_out(found) == ["train/cat/9.jpg"]
+    assert found.issues[0].detail == "identical bytes, in both test and train"
+    assert list_images_to_exclude(found) == ["train/cat/9.jpg"]
 
 
 def test_an_image_under_two_labels(folder: Path) -> None:
@@ -79,15 +88,15 @@ def test_an_image_under_two_labels(folder: Path) -> None:
     copy(folder, "train/cat/0.jpg", "test/dog/9.jpg")
     found = check(folder)
     assert list_findings(found) == [("two labels", ("train/cat/0.jpg", "train/dog/9.jpg", "test/dog/9.jpg"))]
-    assert found.findings[0].detail == "the same bytes, in test and train, as cat, dog"
-    assert set(list_to_leave_out(found)) == {"train/cat/0.jpg", "train/dog/9.jpg"}
+    assert found.issues[0].detail == "identical bytes, in both test and train, labelled cat, dog"
+    assert set(list_images_to_exclude(found)) == {"train/cat/0.jpg", "train/dog/9.jpg"}
 
 
 def test_a_class_that_is_never_shown(folder: Path) -> None:
     write_picture(folder / "test" / "emu" / "0.jpg", 77)
     found = check(folder)
-    assert [(finding.kind, finding.detail) for finding in found.findings] == [("no training images", "class emu")]
-    assert list_to_leave_out(found) == []
+    assert [(finding.kind, finding.detail) for finding in found.issues] == [("no training images", "class emu")]
+    assert list_images_to_exclude(found) == []
 
 
 def test_what_is_worth_a_look_is_not_wrong(folder: Path) -> None:
@@ -96,20 +105,20 @@ def test_what_is_worth_a_look_is_not_wrong(folder: Path) -> None:
     draw_picture(51, (9, 12)).save(folder / "train" / "cat" / "6.png")
     draw_picture(52).save(folder / "train" / "cat" / "7.jpg", "PNG")
     found = check(folder)
-    assert {found.name(finding.places[0]): finding.detail for finding in found.findings} == {
+    assert {found.name(finding.images[0]): finding.detail for finding in found.issues} == {
         "train/cat/4.png": "one colour all over",
         "train/cat/5.png": "20 x 200 pixels, a strip",
         "train/cat/6.png": "only 9 x 12 pixels",
         "train/cat/7.jpg": "PNG under another format's name",
     }
-    assert {finding.kind for finding in found.findings} == {"suspicious"}
+    assert {finding.kind for finding in found.issues} == {"suspicious"}
     assert found.is_clean
-    assert list_to_leave_out(found) == []
+    assert list_images_to_exclude(found) == []
 
 
 def test_the_list_can_be_excluded(folder: Path, tmp_path: Path) -> None:
     copy(folder, "train/cat/1.jpg", "train/cat/9.jpg")
-    (tmp_path / "list.txt").write_text("\n".join(list_to_leave_out(check(folder))))
+    (tmp_path / "list.txt").write_text("\n".join(list_images_to_exclude(check(folder))))
     kept = exclude_images(find_data(folder).open("train"), tmp_path / "list.txt")
     assert [kept.name(number) for number in range(len(kept)) if "cat" in kept.name(number)] == [
         f"train/cat/{number}.jpg" for number in range(4)
@@ -121,8 +130,8 @@ def test_pairs_become_groups_around_a_first_image() -> None:
     pairs = DuplicatePairs(
         np.array([[0, 3], [0, 2], [2, 3], [3, 5], [1, 4]]), np.array([1.0, 0.9, 0.8, 0.8, 1.0]), np.arange(5) == 0
     )
-    assert group(pairs) == [([0, 2, 3], 0.9), ([1, 4], 0.9999), ([3, 5], 0.8)]
-    assert group(DuplicatePairs(np.zeros((0, 2), np.int64), np.zeros(0), np.zeros(0, bool))) == []
+    assert group_duplicates(pairs) == [([0, 2, 3], 0.9), ([1, 4], 0.9999), ([3, 5], 0.8)]
+    assert group_duplicates(DuplicatePairs(np.zeros((0, 2), np.int64), np.zeros(0), np.zeros(0, bool))) == []
 
 
 def test_an_image_without_a_label_has_no_other_one(tmp_path: Path, cache: Path) -> None:
@@ -132,14 +141,14 @@ def test_an_image_without_a_label_has_no_other_one(tmp_path: Path, cache: Path) 
     (tmp_path / "list.jsonl").write_text("\n".join(rows))
     found = check(tmp_path / "list.jsonl")
     assert list_findings(found) == [("in two splits", ("a.jpg", "b.jpg"))]
-    assert list_to_leave_out(found) == ["a.jpg"]
+    assert list_images_to_exclude(found) == ["a.jpg"]
 
 
 def test_copies_in_test_are_not_for_training_to_leave_out(folder: Path) -> None:
     copy(folder, "test/cat/1.jpg", "test/cat/9.jpg")
     found = check(folder)
-    assert [finding.kind for finding in found.findings] == ["exact copies"]
-    assert list_to_leave_out(found) == []
+    assert [finding.kind for finding in found.issues] == ["exact copies"]
+    assert list_images_to_exclude(found) == []
 
 
 def test_a_split_that_is_made_of_others_is_not_compared_with_them(tmp_path: Path, cache: Path) -> None:
@@ -160,7 +169,7 @@ def test_data_that_is_not_divided(tmp_path: Path, cache: Path) -> None:
         write_picture(tmp_path / "data" / "cat" / f"{number}.jpg", number % 2)
     found = check(tmp_path / "data")
     assert list_findings(found) == [("exact copies", ("cat/0.jpg", "cat/2.jpg"))]
-    assert list_to_leave_out(found) == ["cat/2.jpg"]
+    assert list_images_to_exclude(found) == ["cat/2.jpg"]
 
 
 def test_images_with_several_labels(tmp_path: Path, cache: Path) -> None:
@@ -170,7 +179,7 @@ def test_images_with_several_labels(tmp_path: Path, cache: Path) -> None:
         rows.append(f"{number}.jpg,{labels}")
     (tmp_path / "data" / "list.csv").write_text("\n".join(rows))
     found = check(tmp_path / "data" / "list.csv")
-    assert [finding.kind for finding in found.findings] == ["two labels"]
+    assert [finding.kind for finding in found.issues] == ["two labels"]
 
 
 def test_findings_are_shown_with_thumbnails(tmp_path: Path, cache: Path) -> None:
@@ -178,12 +187,12 @@ def test_findings_are_shown_with_thumbnails(tmp_path: Path, cache: Path) -> None
         write_picture(tmp_path / "data" / f"{name}.jpg", seed)
     (tmp_path / "data" / "dog" / "<bad>.jpg").write_bytes(b"nothing")
     check = check_data(find_data(tmp_path / "data"))
-    write_check(check, tmp_path / "page.html", "my photos")
+    write_check_report(check, tmp_path / "page.html", "my photos")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Check of my photos" in text
-    assert "5 images. Something is wrong." in text
+    assert "5 images. Errors found." in text
     assert "<h2>Exact copies: 1</h2>" in text
-    assert "cat/0.jpg · cat · the same bytes" in text
+    assert "cat/0.jpg · cat · identical bytes" in text
     assert "dog/&lt;bad&gt;.jpg" in text
     assert text.count("data:image/jpeg;base64,") == 2
     assert "<td>cat</td><td>3</td>" in text
@@ -191,12 +200,12 @@ def test_findings_are_shown_with_thumbnails(tmp_path: Path, cache: Path) -> None
 
 
 def test_long_lists_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(check_module, "MAX_SHOWN", 2)
     write_picture(tmp_path / "data" / "cat" / "0.jpg", 0)
     check = check_data(find_data(tmp_path / "data"))
-    check.findings.extend([Issue("label suspect", (ImageRef(None, 0),), f"doubt {number}") for number in range(5)])
-    check.findings.append(Issue("no training images", (), "class emu"))
-    write_check(check, tmp_path / "page.html", "photos")
+    doubts = [Issue("label suspect", (ImageRef(None, 0),), f"doubt {number}") for number in range(5)]
+    check = check.with_issues([*doubts, Issue("no training images", (), "class emu")])
+    write_check_report(check, tmp_path / "page.html", "photos")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "The first 2 of 5." in text
     assert "doubt 1" in text
@@ -205,10 +214,10 @@ def test_long_lists_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.Mon
 
 
 def test_large_groups_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "MOST_COPIES", 2)
+    monkeypatch.setattr(check_module, "MAX_COPIES", 2)
     for number in range(5):
         write_picture(tmp_path / "data" / "cat" / f"{number}.jpg", 0)
-    write_check(check_data(find_data(tmp_path / "data")), tmp_path / "page.html", "photos")
+    write_check_report(check_data(find_data(tmp_path / "data")), tmp_path / "page.html", "photos")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64,") == 2
     assert "<figcaption>and 3 more</figcaption>" in text
@@ -217,6 +226,6 @@ def test_large_groups_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.M
 def test_every_kind_has_a_caption() -> None:
     from typing import get_args
 
-    from vitrine.data.quality.check import FindingKind
+    from vitrine.data.quality.check import IssueKind
 
-    assert set(CAPTIONS) == set(get_args(FindingKind))
+    assert set(CAPTIONS) == set(get_args(IssueKind))

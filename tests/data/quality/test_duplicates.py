@@ -16,27 +16,29 @@ from vitrine.data.image import LazyImage
 from vitrine.data.open_data import open_data
 from vitrine.data.quality import duplicates
 from vitrine.data.quality.duplicates import (
-    LEAST_LIKENESS,
-    WINDOWS,
+    CROPS,
+    MIN_SIMILARITY,
     EdgeMap,
-    compare,
+    build_window,
+    compute_edge_map,
+    compute_similarity,
     find_duplicates_between,
     find_duplicates_within,
-    look_at,
-    pair_digests,
-    prepare,
+    load_edge_map,
+    pair_identical,
 )
-from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, look_at_chunk
+from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, stats_of_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes
 from vitrine.data.source import Source
 from vitrine.data.subsets import SubsetSource, select_subset
 
+WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
 NUM_PICTURES = 12
 
 
 def name_pairs(first: Source, second: Source) -> list[tuple[str, str, bool]]:
     pairs = find_duplicates_between(compute_image_stats(first, ""), first, compute_image_stats(second, ""), second)
-    return [(first.name(a), second.name(b), bool(e)) for (a, b), e in zip(pairs.numbers.tolist(), pairs.is_exact, strict=True)]
+    return [(first.name(a), second.name(b), bool(e)) for (a, b), e in zip(pairs.indices.tolist(), pairs.is_exact, strict=True)]
 
 
 @pytest.fixture
@@ -72,9 +74,9 @@ def test_copies_within_are_paired_with_the_first(folder: Path) -> None:
     (place / "22.jpg").write_bytes(encode(draw_picture(3), 40))
     source = open_data(folder / "first")
     pairs = find_duplicates_within(compute_image_stats(source, ""), source)
-    assert pairs.numbers.tolist() == [[3, 12], [3, 13], [3, 14]]
+    assert pairs.indices.tolist() == [[3, 12], [3, 13], [3, 14]]
     assert pairs.is_exact.tolist() == [True, True, False]
-    assert pairs.likeness[2] > 0.9
+    assert pairs.similarity[2] > 0.9
 
 
 def test_what_cannot_be_read_is_like_nothing(folder: Path) -> None:
@@ -95,9 +97,9 @@ def survey_digests(*rows: tuple[int, int]) -> ImageStats:
 def test_every_copy_is_paired_once() -> None:
     """Of many on both sides, each with the first of the other, so that a thousand placeholders make no million pairs."""
     first, second = survey_digests((0, 0), (1, 2), (3, 4), (1, 2)), survey_digests((1, 2), (0, 0), (3, 4), (1, 2), (1, 2))
-    assert pair_digests(first, second).tolist() == [[1, 0], [1, 3], [1, 4], [2, 2], [3, 0]]
+    assert pair_identical(first, second).tolist() == [[1, 0], [1, 3], [1, 4], [2, 2], [3, 0]]
     many = survey_digests(*[(5, 6)] * 300)
-    assert len(pair_digests(many, many)) == 599
+    assert len(pair_identical(many, many)) == 599
 
 
 def test_copies_of_a_near_copy_are_named_too(folder: Path) -> None:
@@ -115,11 +117,11 @@ def test_many_shots_of_one_scene_take_few_looks(folder: Path, monkeypatch: pytes
         shot = (pixels + generator.normal(0, 3, pixels.shape)).clip(0, 255).astype(np.uint8)
         Image.fromarray(shot).save(folder / "second" / "all" / f"{number:02}.png")
     looks = []
-    look = duplicates.compare
-    monkeypatch.setattr(duplicates, "compare", lambda *both: (looks.append(both), look(*both))[1])
+    look = duplicates.compute_similarity
+    monkeypatch.setattr(duplicates, "compute_similarity", lambda *both: (looks.append(both), look(*both))[1])
     source = open_data(folder / "second")
     pairs = find_duplicates_within(compute_image_stats(source, ""), source)
-    assert {number for pair in pairs.numbers.tolist() for number in pair} == set(range(40))
+    assert {number for pair in pairs.indices.tolist() for number in pair} == set(range(40))
     assert len(looks) < 80  # of 780 pairs
 
 
@@ -132,11 +134,11 @@ def test_tiny_images_are_compared_by_their_bytes_alone(cache: Path) -> None:
 def test_what_one_side_finds_the_other_finds_too(cache: Path, assets: Path) -> None:
     source = open_data(assets / "cifar10-12k", "test")
     first, second = (SubsetSource(source, np.arange(start, 2000, 2)) for start in (0, 1))
-    surveys = [look_at_chunk(each, range(len(each))) for each in (first, second)]
+    surveys = [stats_of_chunk(each, range(len(each))) for each in (first, second)]
     forth = find_duplicates_between(surveys[0], first, surveys[1], second)
     back = find_duplicates_between(surveys[1], second, surveys[0], first)
     assert len(forth) > 0
-    assert sorted(map(tuple, forth.numbers.tolist())) == sorted((a, b) for b, a in back.numbers.tolist())
+    assert sorted(map(tuple, forth.indices.tolist())) == sorted((a, b) for b, a in back.indices.tolist())
 
 
 def test_copies_of_photographs(assets: Path, cache: Path, tmp_path: Path) -> None:
@@ -153,18 +155,18 @@ def test_copies_of_photographs(assets: Path, cache: Path, tmp_path: Path) -> Non
     copies = open_data(tmp_path / "copies")
     found = find_duplicates_between(compute_image_stats(source, ""), source, compute_image_stats(copies, ""), copies)
     expected = {(number, 2 * place + which) for place, number in enumerate(chosen) for which in (0, 1)}
-    assert expected <= set(map(tuple, found.numbers.tolist()))
+    assert expected <= set(map(tuple, found.indices.tolist()))
     assert len(found) - len(expected) <= 2  # two photographs of this set are the same
 
 
 def load(image: Image.Image) -> EdgeMap:
-    return prepare(LazyImage(np.asarray(image), "picture"))
+    return load_edge_map(LazyImage(np.asarray(image), "picture"))
 
 
 def test_an_image_is_like_itself_and_no_other() -> None:
     pictures = [load(draw_picture(seed)) for seed in range(6)]
-    assert compare(pictures[0], pictures[0]) == pytest.approx(1, abs=1e-5)
-    assert max(compare(pictures[0], other) for other in pictures[1:]) < 0.5
+    assert compute_similarity(pictures[0], pictures[0]) == pytest.approx(1, abs=1e-5)
+    assert max(compute_similarity(pictures[0], other) for other in pictures[1:]) < 0.5
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -178,15 +180,15 @@ def test_copies_are_confirmed(seed: int) -> None:
         image.crop((12, 0, 250, 200)),
         image.crop((0, 3, 240, 195)),
     ]
-    assert min(compare(load(image), load(copy)) for copy in copies) > LEAST_LIKENESS
+    assert min(compute_similarity(load(image), load(copy)) for copy in copies) > MIN_SIMILARITY
 
 
 def test_alike_in_light_and_different_in_detail_is_not_the_same() -> None:
     """The same gradient from dark to light, with other things on it."""
     slope = np.linspace(0, 160, 128)[None, :, None] + np.zeros((96, 128, 3))
     first, second = (slope + 0.4 * np.asarray(draw_picture(seed)) for seed in (1, 2))
-    likeness = compare(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
-    assert likeness < LEAST_LIKENESS
+    likeness = compute_similarity(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
+    assert likeness < MIN_SIMILARITY
 
 
 def test_windows_keep_the_mean_of_what_they_see() -> None:
@@ -216,9 +218,9 @@ def test_it_is_the_best_of_all_pieces() -> None:
     second = np.roll(first, 2, axis=1) + 20 * generator.standard_normal((48, 48)).astype(np.float32)
     expected = compare_plainly(first.astype(np.float64), second.astype(np.float64))
     assert 0.1 < expected < 0.99
-    assert compare(look_at(first), look_at(second)) == pytest.approx(expected, abs=1e-4)  # of float32
+    assert compute_similarity(compute_edge_map(first), compute_edge_map(second)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_blank_images_are_like_nothing() -> None:
-    blank = look_at(np.full((48, 48), 7, dtype=np.float32))
-    assert compare(blank, blank) < 1e-3
+    blank = compute_edge_map(np.full((48, 48), 7, dtype=np.float32))
+    assert compute_similarity(blank, blank) < 1e-3

@@ -1,7 +1,7 @@
 """Tests of data/quality/image_stats.py.
 
 What one look at the images finds, alone, by several processes, and by those of torchrun.
-Notes of a survey: written whole, read back, and not relied on when they are damaged.
+The cache of image statistics is atomic, read back, and not trusted when damaged.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from vitrine.core.console import VitrineWarning
 from vitrine.data.image import LazyImage
 from vitrine.data.open_data import open_data
 from vitrine.data.quality import image_stats as module
-from vitrine.data.quality.image_stats import ImageStats, StatsCache, compute_image_stats, stats_of_chunk, open_stats_cache
+from vitrine.data.quality.image_stats import ImageStats, StatsCache, compute_image_stats, open_stats_cache, stats_of_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes, compute_perceptual_hash
 
 
@@ -102,7 +102,7 @@ import json
 import sys
 from pathlib import Path
 from vitrine.core.runtime import start_runtime
-from vitrine.data import survey
+from vitrine.data.quality import image_stats as survey
 from vitrine.data.open_data import open_data
 survey.CHUNK = 2
 looked = []
@@ -165,7 +165,7 @@ def test_damaged_notes_are_not_relied_on(damage: str, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     notes = StatsCache(tmp_path / "file" / "notes", [2])
-    with pytest.warns(VitrineWarning, match="cannot be kept for the next time"):
+    with pytest.warns(VitrineWarning, match="cannot be cached"):
         notes.save(0, make_survey())
     notes.save(0, make_survey())
 

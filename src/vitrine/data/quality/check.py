@@ -1,12 +1,11 @@
-"""`data check`: issues and their HTML report.
+"""Checks of a dataset before training: unreadable files, duplicates, leaks between splits, conflicting labels, odd images.
 
-What is wrong with a data set before anything is trained on it: files, copies, labels, balance, sizes.
-What a check found, with thumbnails, on one page.
+`check_data` finds issues, `write_check_report` shows them with thumbnails on an HTML page.
 """
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -15,7 +14,7 @@ import numpy as np
 from vitrine.core.console import join_names
 from vitrine.core.html_report import Figure, Gallery, Part, Section, Table, write_html_report
 from vitrine.data.image import BadImage
-from vitrine.data.open_data import DatasetHandle
+from vitrine.data.open_data import DataLike, DatasetHandle, find_data
 from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats
 from vitrine.data.source import Source
@@ -23,7 +22,7 @@ from vitrine.data.source import Source
 if TYPE_CHECKING:
     from vitrine.core.runtime import Runtime
 
-FindingKind = Literal[
+IssueKind = Literal[
     "unreadable",
     "two labels",
     "in two splits",
@@ -33,169 +32,183 @@ FindingKind = Literal[
     "suspicious",
     "label suspect",
 ]
-KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
-WORTH_A_LOOK: tuple[FindingKind, ...] = ("suspicious", "label suspect")  # the others are wrong, and have to be mended
+KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
+WORTH_A_LOOK: tuple[IssueKind, ...] = ("suspicious", "label suspect")  # the other kinds are errors in the data
 
-JOINED = ("train800val200",)  # VTAB's, of train and val
-KEPT_FIRST = ("test", "val", "train")  # of copies in several splits: it is training that must not have seen the others
-SMALLEST_SIDE = 16  # pixels, where others are four times as large
-ALMOST_ONE = 0.9999  # likeness of what is not the same bytes, at most
-MOST_ELONGATED = 5.0  # long side by short side
+JOINED_SPLITS = ("train800val200",)  # VTAB: train and val together
+KEPT_FIRST = ("test", "val", "train")  # of duplicates in several splits, the training image is the one to leave out
+MIN_SIDE = 16  # pixels, where other images are four times as large
+MAX_NEAR_SIMILARITY = 0.9999  # of images whose bytes differ
+MAX_ASPECT = 5.0  # long side by short side
 
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An image: the split, None where there are none, and its number in it."""
+    """One image of a dataset: its split (None where there are none) and its index there."""
 
     split: str | None
-    number: int
+    index: int
 
 
 @dataclass(frozen=True)
 class Issue:
-    kind: FindingKind
-    places: tuple[ImageRef, ...]
-    """The images that it is about; of copies, all that are the same."""
+    """One problem, with the images that it is about; for duplicates, all copies."""
+
+    kind: IssueKind
+    images: tuple[ImageRef, ...]
     detail: str = ""
 
     @property
-    def is_wrong(self) -> bool:
+    def is_error(self) -> bool:
         return self.kind not in WORTH_A_LOOK
 
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What was found in data whose splits are open here."""
+    """The result of `check_data`: the opened splits, statistics of their images, and the issues found."""
 
     sources: dict[str | None, Source]
-    surveys: dict[str | None, ImageStats]
-    findings: list[Issue] = field(default_factory=list)
+    stats: dict[str | None, ImageStats]
+    issues: tuple[Issue, ...] = ()
 
     @property
     def is_clean(self) -> bool:
-        return not any(finding.is_wrong for finding in self.findings)
+        """Whether no issue is an error."""
+        return not any(issue.is_error for issue in self.issues)
 
-    def name(self, place: ImageRef) -> str:
-        return self.sources[place.split].name(place.number)
+    def name(self, image: ImageRef) -> str:
+        """Return the name of an image in its source, usually a path."""
+        return self.sources[image.split].name(image.index)
 
-    def classes(self, place: ImageRef) -> tuple[str, ...]:
-        source = self.sources[place.split]
-        return tuple(source.class_names[label] for label in source.labels.as_tuple(place.number))
+    def classes(self, image: ImageRef) -> tuple[str, ...]:
+        """Return the class names of an image's labels."""
+        source = self.sources[image.split]
+        return tuple(source.class_names[label] for label in source.labels.as_tuple(image.index))
 
     def count_classes(self) -> dict[str | None, np.ndarray]:
-        """Images of each class, by split; images with several labels count for each."""
+        """Count the images of each class by split. An image with several labels counts for each."""
         return {
             split: np.bincount(source.labels.values, minlength=len(source.class_names))
             for split, source in self.sources.items()
         }
 
+    def with_issues(self, issues: Sequence[Issue]) -> "DataCheck":
+        """Return this check with further issues, e.g. label issues found by a model."""
+        return replace(self, issues=(*self.issues, *issues))
 
-def check_data(data: DatasetHandle, runtime: "Runtime | None" = None, show_progress: bool = False) -> DataCheck:
-    """Every split of the data, and the splits against each other."""
-    splits = choose_splits(data)
-    sources = {split: data.open(split) for split in splits}
-    surveys = {
-        split: compute_image_stats(source, f"looking at {split or data.name}", runtime, show_progress)
+
+def check_data(data: DataLike, runtime: "Runtime | None" = None, show_progress: bool = False) -> DataCheck:
+    """Check every split of a dataset, and the splits against each other: what `vitrine data check` prints."""
+    dataset = find_data(data)
+    sources = {split: dataset.open(split) for split in choose_splits(dataset)}
+    stats = {
+        split: compute_image_stats(source, f"reading {split or dataset.name}", runtime, show_progress)
         for split, source in sources.items()
     }
-    check = DataCheck(sources, surveys)
-    check.findings.extend(list_unreadable(check))
-    check.findings.extend(list_copies(check, show_progress))
-    check.findings.extend(list_untrained(check))
-    check.findings.extend(list_suspicious(check))
-    return check
-
-
-def choose_splits(data: DatasetHandle) -> Sequence[str | None]:
-    """All of them, but for those that are made of others."""
-    if {"train", "val"} <= set(data.splits):
-        return [split for split in data.splits if split not in JOINED]
-    return data.splits or (None,)
-
-
-def list_unreadable(check: DataCheck) -> list[Issue]:
-    return [
-        Issue("unreadable", (ImageRef(split, number),), reason)
-        for split, survey in check.surveys.items()
-        for number, reason in sorted(survey.unreadable.items())
-    ]
-
-
-def list_copies(check: DataCheck, show_progress: bool = False) -> list[Issue]:
-    """Groups of images that are the same picture, each told once, by the worst that is wrong with it."""
-    places = [ImageRef(split, number) for split, survey in check.surveys.items() for number in range(len(survey))]
-    pairs = find_all_pairs(check, show_progress)
-    findings = []
-    for members, likeness in group(pairs):
-        found = tuple(places[member] for member in members)
-        findings.append(Issue(judge_group(check, found, likeness), found, describe_group(check, found, likeness)))
-    return sorted(findings, key=lambda finding: KINDS.index(finding.kind))
-
-
-def find_all_pairs(check: DataCheck, show_progress: bool) -> DuplicatePairs:
-    """Within each split and across any two, in numbers that count through all splits."""
-    parts, start = [], 0
-    seen: list[tuple[int, str | None]] = []
-    for split, survey in check.surveys.items():
-        source = check.sources[split]
-        parts.append(shift(find_duplicates_within(survey, source, show_progress), start, start))
-        for other_start, other in seen:
-            across = find_duplicates_between(check.surveys[other], check.sources[other], survey, source, show_progress)
-            parts.append(shift(across, other_start, start))
-        seen.append((start, split))
-        start += len(survey)
-    return DuplicatePairs(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("numbers", "likeness", "is_exact"))
+    check = DataCheck(sources, stats)
+    return check.with_issues(
+        [
+            *find_unreadable(check),
+            *find_duplicate_groups(check, show_progress),
+            *find_untrained_classes(check),
+            *find_suspicious(check),
+        ]
     )
 
 
-def shift(pairs: DuplicatePairs, first: int, second: int) -> DuplicatePairs:
-    return DuplicatePairs(pairs.numbers + np.array([first, second]), pairs.likeness, pairs.is_exact)
+def choose_splits(dataset: DatasetHandle) -> Sequence[str | None]:
+    """Return all splits except those that are made of others."""
+    if {"train", "val"} <= set(dataset.splits):
+        return [split for split in dataset.splits if split not in JOINED_SPLITS]
+    return dataset.splits or (None,)
 
 
-def group(pairs: DuplicatePairs) -> list[tuple[list[int], float]]:
-    """Every pair in some group of images that are all copies of its first one, with the least likeness; 1: the same bytes."""
+def find_unreadable(check: DataCheck) -> list[Issue]:
+    return [
+        Issue("unreadable", (ImageRef(split, index),), reason)
+        for split, stats in check.stats.items()
+        for index, reason in sorted(stats.unreadable.items())
+    ]
+
+
+def find_duplicate_groups(check: DataCheck, show_progress: bool = False) -> list[Issue]:
+    """Find groups of duplicates within and across splits; each group is reported once, as its worst kind."""
+    refs = [ImageRef(split, index) for split, stats in check.stats.items() for index in range(len(stats))]
+    issues = []
+    for members, similarity in group_duplicates(find_all_pairs(check, show_progress)):
+        images = tuple(refs[member] for member in members)
+        kind = classify_group(check, images, similarity)
+        issues.append(Issue(kind, images, describe_group(check, images, similarity)))
+    return sorted(issues, key=lambda issue: KINDS.index(issue.kind))
+
+
+def find_all_pairs(check: DataCheck, show_progress: bool) -> DuplicatePairs:
+    """Find duplicates within each split and between any two, in indices that count through all splits."""
+    parts, start = [], 0
+    earlier: list[tuple[int, str | None]] = []
+    for split, stats in check.stats.items():
+        source = check.sources[split]
+        parts.append(shift_pairs(find_duplicates_within(stats, source, show_progress), start, start))
+        for other_start, other in earlier:
+            between = find_duplicates_between(check.stats[other], check.sources[other], stats, source, show_progress)
+            parts.append(shift_pairs(between, other_start, start))
+        earlier.append((start, split))
+        start += len(stats)
+    return DuplicatePairs(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "similarity", "is_exact"))
+    )
+
+
+def shift_pairs(pairs: DuplicatePairs, first: int, second: int) -> DuplicatePairs:
+    """Add an offset to the indices of each side."""
+    return DuplicatePairs(pairs.indices + np.array([first, second]), pairs.similarity, pairs.is_exact)
+
+
+def group_duplicates(pairs: DuplicatePairs) -> list[tuple[list[int], float]]:
+    """Group pairs into sets of copies of one image, each with its lowest similarity; 1 means identical bytes."""
     partners: dict[int, dict[int, float]] = {}
-    for (first, second), likeness, is_exact in zip(
-        pairs.numbers.tolist(), pairs.likeness.tolist(), pairs.is_exact, strict=True
+    for (first, second), similarity, is_exact in zip(
+        pairs.indices.tolist(), pairs.similarity.tolist(), pairs.is_exact, strict=True
     ):
-        value = 1.0 if is_exact else min(likeness, ALMOST_ONE)
+        value = 1.0 if is_exact else min(similarity, MAX_NEAR_SIMILARITY)
         partners.setdefault(first, {})[second] = value
         partners.setdefault(second, {})[first] = value
     groups = []
     for first in sorted(partners):
-        alike = partners[first]
-        if alike:
-            groups.append(([first, *sorted(alike)], min(alike.values())))
-            members = {first, *alike}
-            for member in members:  # what lies within this group is told
+        copies = partners[first]
+        if copies:
+            groups.append(([first, *sorted(copies)], min(copies.values())))
+            members = {first, *copies}
+            for member in members:  # pairs within this group are done
                 partners[member] = {other: value for other, value in partners[member].items() if other not in members}
     return groups
 
 
-def judge_group(check: DataCheck, places: Sequence[ImageRef], likeness: float) -> FindingKind:
-    if len(list_labels(check, places)) > 1:
+def classify_group(check: DataCheck, images: Sequence[ImageRef], similarity: float) -> IssueKind:
+    """Return the worst kind of issue that a group of duplicates is."""
+    if len(list_labels(check, images)) > 1:
         return "two labels"
-    if len({place.split for place in places}) > 1:
+    if len({image.split for image in images}) > 1:
         return "in two splits"
-    return "exact copies" if likeness == 1.0 else "near copies"
+    return "exact copies" if similarity == 1.0 else "near copies"
 
 
-def list_labels(check: DataCheck, places: Sequence[ImageRef]) -> list[str]:
-    """The different labels of the images, but for those that have none."""
-    return sorted({" and ".join(sorted(check.classes(place))) for place in places} - {""})
+def list_labels(check: DataCheck, images: Sequence[ImageRef]) -> list[str]:
+    """List the different labels of some images; unlabelled ones are left out."""
+    return sorted({" and ".join(sorted(check.classes(image))) for image in images} - {""})
 
 
-def describe_group(check: DataCheck, places: Sequence[ImageRef], likeness: float) -> str:
-    splits = sorted({place.split for place in places if place.split is not None})
-    labels = list_labels(check, places)
-    how = "the same bytes" if likeness == 1.0 else f"likeness {likeness:.2f}"
-    where = [f"in {' and '.join(splits)}"] if len(splits) > 1 else []
-    return ", ".join([how, *where, *([f"as {join_names(labels)}"] if len(labels) > 1 else [])])
+def describe_group(check: DataCheck, images: Sequence[ImageRef], similarity: float) -> str:
+    """Say how similar a group of duplicates is, in which splits, and under which labels."""
+    splits = sorted({image.split for image in images if image.split is not None})
+    labels = list_labels(check, images)
+    how = "identical bytes" if similarity == 1.0 else f"similarity {similarity:.2f}"
+    where = [f"in both {' and '.join(splits)}"] if len(splits) > 1 else []
+    return ", ".join([how, *where, *([f"labelled {join_names(labels)}"] if len(labels) > 1 else [])])
 
 
-def list_untrained(check: DataCheck) -> list[Issue]:
-    """Classes that are tested and never shown."""
+def find_untrained_classes(check: DataCheck) -> list[Issue]:
+    """Find classes that have test images and no training images."""
     counts = check.count_classes()
     if "train" not in counts:
         return []
@@ -210,123 +223,130 @@ def list_untrained(check: DataCheck) -> list[Issue]:
     return [Issue("no training images", (), f"class {name}") for name in sorted(tested - trained)]
 
 
-def list_suspicious(check: DataCheck) -> list[Issue]:
-    """Readable, and yet perhaps not what was meant."""
-    findings = []
-    for split, survey in check.surveys.items():
-        is_readable = survey.sizes.min(axis=1) > 0
-        usual = float(np.median(survey.sizes[is_readable].min(axis=1))) if is_readable.any() else 0.0
-        for number in np.flatnonzero(is_readable).tolist():
-            doubts = list_doubts(survey, number, usual)
+def find_suspicious(check: DataCheck) -> list[Issue]:
+    """Find readable images that may not be what they should: flat, tiny, strips, misnamed files."""
+    issues = []
+    for split, stats in check.stats.items():
+        is_readable = stats.sizes.min(axis=1) > 0
+        median_side = float(np.median(stats.sizes[is_readable].min(axis=1))) if is_readable.any() else 0.0
+        for index in np.flatnonzero(is_readable).tolist():
+            doubts = list_doubts(stats, index, median_side)
             if doubts:
-                findings.append(Issue("suspicious", (ImageRef(split, number),), ", ".join(doubts)))
-    return findings
+                issues.append(Issue("suspicious", (ImageRef(split, index),), ", ".join(doubts)))
+    return issues
 
 
-def list_doubts(survey: ImageStats, number: int, usual_side: float) -> list[str]:
-    height, width = survey.sizes[number].tolist()
+def list_doubts(stats: ImageStats, index: int, median_side: float) -> list[str]:
+    """List what is odd about one readable image."""
+    height, width = stats.sizes[index].tolist()
     doubts = []
-    if number in survey.disguised:
-        doubts.append(f"{survey.disguised[number]} under another format's name")
-    if survey.signatures.is_flat[number]:
+    if index in stats.misnamed:
+        doubts.append(f"{stats.misnamed[index]} under another format's name")
+    if stats.hashes.is_flat[index]:
         doubts.append("one colour all over")
-    if min(height, width) < SMALLEST_SIDE and usual_side >= 4 * SMALLEST_SIDE:
+    if min(height, width) < MIN_SIDE and median_side >= 4 * MIN_SIDE:
         doubts.append(f"only {height} x {width} pixels")
-    if max(height, width) > MOST_ELONGATED * min(height, width):
+    if max(height, width) > MAX_ASPECT * min(height, width):
         doubts.append(f"{height} x {width} pixels, a strip")
     return doubts
 
 
-def list_to_leave_out(check: DataCheck) -> list[str]:
-    """Names for `data.exclude`, so of training images: what cannot be read, of copies all but one, of two labels all.
+def list_images_to_exclude(check: DataCheck) -> list[str]:
+    """List names of training images for `data.exclude`: unreadable, copies except one, all with conflicting labels.
 
-    Of an image in two splits, the one that is not trained on stays. Suspicions are for people to judge.
+    Of an image in two splits the training image is excluded. Suspicious images are left for people to judge.
     """
     trained = "train" if "train" in check.sources else None
     names: dict[str, None] = {}
-    for finding in check.findings:
-        if not finding.is_wrong or not finding.places:
+    for issue in check.issues:
+        if not issue.is_error or not issue.images:
             continue
-        left_out = list(finding.places)
-        if finding.kind not in ("unreadable", "two labels"):
-            left_out.remove(min(finding.places, key=rank_place))
-        names.update(dict.fromkeys(check.name(place) for place in left_out if trained is None or place.split == trained))
+        excluded = list(issue.images)
+        if issue.kind not in ("unreadable", "two labels"):
+            excluded.remove(min(issue.images, key=keep_order))
+        names.update(dict.fromkeys(check.name(image) for image in excluded if trained is None or image.split == trained))
     return list(names)
 
 
-def rank_place(place: ImageRef) -> tuple[int, int]:
-    """The smaller the sooner it is kept."""
-    rank = KEPT_FIRST.index(place.split) if place.split in KEPT_FIRST else len(KEPT_FIRST)
-    return rank, place.number
+def keep_order(image: ImageRef) -> tuple[int, int]:
+    """Sort key of the copies of an image: the first one is kept."""
+    rank = KEPT_FIRST.index(image.split) if image.split in KEPT_FIRST else len(KEPT_FIRST)
+    return rank, image.index
 
+
+# The HTML report.
 
 THUMBNAIL = 150
-MOST_SHOWN = 40  # findings of a kind; the others are in the JSON
-MOST_COPIES = 12  # images of a group
+MAX_SHOWN = 40  # issues of a kind; the others are in the JSON
+MAX_COPIES = 12  # images of a group
 
-CAPTIONS: dict[FindingKind, str] = {
-    "unreadable": "No image comes out of these files.",
+CAPTIONS: dict[IssueKind, str] = {
+    "unreadable": "These files cannot be decoded.",
     "two labels": "The same picture under different labels: at most one of them can be right.",
-    "in two splits": "What a model is tested on, it must not have seen in training.",
-    "exact copies": "Stored more than once, byte for byte.",
-    "near copies": "The same picture more than once: compressed, resized, made brighter or cut differently; or two that were "
-    "taken at nearly the same moment.",
-    "no training images": "Classes that are tested and never shown.",
+    "in two splits": "A model must not be tested on images that it was trained on.",
+    "exact copies": "The same file more than once, byte for byte.",
+    "near copies": "The same picture more than once: compressed, resized, brightened or cropped differently; or two "
+    "photographs taken at nearly the same moment.",
+    "no training images": "Classes with test images and no training images.",
     "suspicious": "These can be read, and are worth a look.",
-    "label suspect": "Their neighbours in the model's feature space have another label. Some are mistakes of labelling, others "
-    "only images that look like another class.",
+    "label suspect": "Their nearest neighbours in the model's feature space have another label. Some are labelling mistakes, "
+    "others only look like another class.",
 }
 
 
-def write_check(check: DataCheck, path: Path, title: str) -> None:
-    """A section for each kind of finding, the numbers of images, and their sizes."""
+def write_check_report(check: DataCheck, path: Path, title: str) -> None:
+    """Write an HTML page with a section for each kind of issue and a table of classes."""
     sections = []
     for kind, caption in CAPTIONS.items():
-        found = [finding for finding in check.findings if finding.kind == kind]
-        if found:
-            more = f" The first {MOST_SHOWN} of {len(found)}." if len(found) > MOST_SHOWN else ""
-            parts = show_all(check, found[:MOST_SHOWN])
-            sections.append(Section(f"{kind.capitalize()}: {len(found)}", caption + more, parts))
+        issues = [issue for issue in check.issues if issue.kind == kind]
+        if issues:
+            more = f" The first {MAX_SHOWN} of {len(issues)}." if len(issues) > MAX_SHOWN else ""
+            parts = render_issues(check, issues[:MAX_SHOWN])
+            sections.append(Section(f"{kind.capitalize()}: {len(issues)}", caption + more, parts))
     sections.append(Section("Images of each class", "By split.", [build_class_table(check)]))
     total = sum(map(len, check.sources.values()))
-    verdict = "Nothing is wrong." if check.is_clean else "Something is wrong."
+    verdict = "No errors found." if check.is_clean else "Errors found."
     write_html_report(path, f"Check of {title}", f"{total:,} images. {verdict}", sections)
 
 
-def show_all(check: DataCheck, findings: Sequence[Issue]) -> list[Part]:
-    if all(len(finding.places) == 1 for finding in findings):  # side by side
-        return [Gallery([show(check, finding.places[0], finding.detail) for finding in findings])]
-    if not any(finding.places for finding in findings):
-        return [Table(("what",), [(finding.detail,) for finding in findings])]
-    return [show_group(check, finding) for finding in findings]
+def render_issues(check: DataCheck, issues: Sequence[Issue]) -> list[Part]:
+    """Show issues of one kind: single images side by side, groups below each other, classes as a table."""
+    if all(len(issue.images) == 1 for issue in issues):
+        return [Gallery([render_image(check, issue.images[0], issue.detail) for issue in issues])]
+    if not any(issue.images for issue in issues):
+        return [Table(("what",), [(issue.detail,) for issue in issues])]
+    return [render_group(check, issue) for issue in issues]
 
 
-def show_group(check: DataCheck, finding: Issue) -> Gallery:
+def render_group(check: DataCheck, issue: Issue) -> Gallery:
+    """Show the copies of a group, the first with the detail."""
     figures = [
-        show(check, place, "" if number else finding.detail) for number, place in enumerate(finding.places[:MOST_COPIES])
+        render_image(check, image, "" if position else issue.detail) for position, image in enumerate(issue.images[:MAX_COPIES])
     ]
-    more = len(finding.places) - MOST_COPIES
+    more = len(issue.images) - MAX_COPIES
     return Gallery(figures if more <= 0 else [*figures, Figure(None, f"and {more:,} more")])
 
 
-def show(check: DataCheck, place: ImageRef, detail: str) -> Figure:
-    words = [check.name(place), " and ".join(check.classes(place)), detail]
-    return Figure(draw_thumbnail(check, place), " · ".join(word for word in words if word))
+def render_image(check: DataCheck, image: ImageRef, detail: str) -> Figure:
+    """Show one image as a thumbnail with its name, labels and a detail."""
+    words = [check.name(image), " and ".join(check.classes(image)), detail]
+    return Figure(draw_thumbnail(check, image), " · ".join(word for word in words if word))
 
 
-def draw_thumbnail(check: DataCheck, place: ImageRef) -> bytes | None:
-    """JPEG; None of what cannot be read."""
+def draw_thumbnail(check: DataCheck, image: ImageRef) -> bytes | None:
+    """Return a small JPEG; None for an unreadable image."""
     try:
-        image = check.sources[place.split].read(place.number)[0].to_pil()
+        thumbnail = check.sources[image.split].read(image.index)[0].to_pil()
     except BadImage:
         return None
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
     content = io.BytesIO()
-    image.save(content, "JPEG", quality=80)
+    thumbnail.save(content, "JPEG", quality=80)
     return content.getvalue()
 
 
 def build_class_table(check: DataCheck) -> Table:
+    """Return the number of images of each class by split."""
     counts = check.count_classes()
     names = sorted({name for source in check.sources.values() for name in source.class_names})
     by_name = {
