@@ -71,6 +71,8 @@ class Loader:
         self.pin_memory = pin_memory
         self.data_wait_s = 0.0
         """Seconds that the consumer has waited for batches; close to 0 if loading keeps up."""
+        self.is_quiet = False
+        """True: no warnings about skipped images, because the caller reports them."""
         self.skipped: set[str] = set()
         """Names of the images that could not be read so far."""
 
@@ -138,7 +140,7 @@ class Loader:
         new = sorted(set(batch.skipped) - self.skipped)
         num_before = len(self.skipped)
         self.skipped.update(new)
-        if len(self.skipped).bit_length() > num_before.bit_length():
+        if not self.is_quiet and len(self.skipped).bit_length() > num_before.bit_length():
             warn_user(f"Skipped {join_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
 
