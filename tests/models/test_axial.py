@@ -38,7 +38,7 @@ def test_a_patch_reaches_its_row_then_the_whole_image() -> None:
 
 
 @torch.no_grad()
-def test_maps_are_those_of_the_lines() -> None:
+def test_attention_maps_are_per_row_and_column() -> None:
     model = build_filled("Axial-ViT-B/32", depth=1, image_size=(96, 64))
     kept = model.encode(torch.randn(2, 3, 96, 64), keep=("*.attention",)).kept
     assert kept["blocks.0.rows.attention"].shape == (2 * 3, 12, 2, 2)
@@ -46,6 +46,6 @@ def test_maps_are_those_of_the_lines() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"pool": "class"}, {"num_registers": 1}, {"class_token": True}, {"position": "relative"}])
-def test_what_has_no_place_on_the_grid_is_refused(changes: dict[str, object]) -> None:
+def test_prefix_tokens_and_relative_positions_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="Axial models"):
         build_model("Axial-ViT-B/32", **changes)

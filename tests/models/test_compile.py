@@ -1,4 +1,4 @@
-"""The plain path compiles and exports: nothing of keep, edit or observe is left in it."""
+"""The plain forward pass compiles and exports: keep, edit and observe leave nothing in its graph."""
 
 import shutil
 from typing import Any
@@ -10,7 +10,7 @@ from tests.filling import build_filled
 from vitrine.models.model import Model
 
 SMALL: dict[str, dict[str, Any]] = {
-    "ViT-Ti/16": {"depth": 2, "image_size": (96, 112)},
+    "ViT-Ti/16": {"depth": 2, "image_size": (96, 112), "readout_layers": (0, 1), "readout": "both"},
     "R26+ViT-Ti/32": {"depth": 2, "image_size": (96, 64), "stem_stages": (1, 1), "stem_width_factor": 0.25},
 }
 

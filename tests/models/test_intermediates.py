@@ -1,4 +1,4 @@
-"""Names of intermediates: wildcards, one name as a string, and the nearest for a misspelt one."""
+"""Names of intermediates: wildcards, a single name as a string, and suggestions for a misspelt one."""
 
 import pytest
 import torch
@@ -17,12 +17,12 @@ def test_keep_takes_names_and_wildcards() -> None:
 
 def test_a_misspelt_name_offers_the_nearest() -> None:
     model = build_filled("ViT-Ti/16", depth=2, image_size=32)
-    with pytest.raises(ValueError, match=r"'blocks\.2\.attention' names no intermediate.*blocks\.1\.attention"):
+    with pytest.raises(ValueError, match=r"blocks\.2\.attention.*nearest.*blocks\.1\.attention"):
         model.encode(torch.randn(1, 3, 32, 32), keep=("blocks.2.attention",))
 
 
 @torch.no_grad()
-def test_what_is_observed_is_not_kept() -> None:
+def test_observed_intermediates_are_not_kept() -> None:
     model = build_filled("ViT-Ti/16", depth=2, image_size=32)
     seen: dict[str, torch.Size] = {}
     encoded = model.encode(torch.randn(2, 3, 32, 32), observe=lambda name, tensor: seen.update({name: tensor.shape}))

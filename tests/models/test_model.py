@@ -1,4 +1,4 @@
-"""What every listed model must honour, so a new model is tested by being named."""
+"""Contract of every listed model: a new model is tested by being in MODELS."""
 
 import copy
 import re
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.filling import build_filled
-from vitrine.models.config import HybridConfig, ResNetConfig
-from vitrine.models.model import Encoded, Model
-from vitrine.models.registry import MODELS, build_model, resolve_config
+from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
+from vitrine.models.model import Model, PatchSubset
+from vitrine.models.registry import MODELS, build_meta_model, build_model, resolve_config
 
 # Four by three patches of the coarsest models, so that rows and columns cannot be mistaken for each other; 48 of /16.
 IMAGE_SIZE = (128, 96)
@@ -30,22 +30,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "2-D in every layer": {"position": "learned-2d", "position_insertion": "every-layer"},
     "1-D shared": {"position_insertion": "shared"},
     "sin-cos": {"position": "sincos-2d"},
+    "readout of two layers": {"readout_layers": (0, 1), "readout": "both"},
 }
 
 
-def shorten(name: str) -> dict[str, Any]:
-    """Two blocks of each ViT at its full width; of a ResNet one unit a stage, a quarter as wide."""
+def shrink(name: str) -> dict[str, Any]:
+    """Two narrow blocks of each ViT; one unit a stage of a ResNet, an eighth as wide."""
     config = resolve_config(name)
     if isinstance(config, ResNetConfig):
-        return {"stages": (1,) * len(config.stages), "width_factor": config.width_factor / 4}
+        return {"stages": (1,) * len(config.stages), "width_factor": config.width_factor / 8}
+    assert isinstance(config, ViTConfig)
+    sizes: dict[str, Any] = {"depth": 2, "width": 8 * config.num_heads, "mlp_dim": 24 * config.num_heads}
     if isinstance(config, HybridConfig):
-        return {"depth": 2, "stem_stages": (1,) * len(config.stem_stages), "stem_width_factor": 0.25}
-    return {"depth": 2}
+        sizes |= {"stem_stages": (1,) * len(config.stem_stages), "stem_width_factor": 0.25}
+    return sizes
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest) -> Model[Any]:
-    return build_filled(request.param, num_classes=5, image_size=IMAGE_SIZE, **shorten(request.param))
+    return build_filled(request.param, num_classes=5, image_size=IMAGE_SIZE, **shrink(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +57,14 @@ def images() -> Tensor:
 
 
 @torch.no_grad()
-def test_an_image_alone_equals_the_image_in_a_batch(model: Model[Any], images: Tensor) -> None:
-    together = model(images)
-    assert together.shape == (8, 5)
-    assert together.std() > 0.05
-    torch.testing.assert_close(model(images[3:4]), together[3:4], rtol=0, atol=1e-5)
+def test_logits_are_the_head_of_the_pooled_features_of_each_image(model: Model[Any], images: Tensor) -> None:
+    logits = model(images)
+    assert logits.shape == (8, 5)
+    assert logits.std() > 0.05
+    torch.testing.assert_close(model(images[3:4]), logits[3:4], rtol=0, atol=1e-5)
+    features = model.pool(model.encode(images))
+    assert features.shape == (8, model.config.feature_dim)
+    torch.testing.assert_close(model.head(features), logits)
 
 
 def test_every_parameter_gets_a_gradient(model: Model[Any], images: Tensor) -> None:
@@ -72,7 +78,7 @@ def test_every_parameter_of_every_option_gets_a_gradient(option: str) -> None:
 
 
 def find_unused(model: Model[Any], images: Tensor) -> list[str]:
-    """Parameters without a gradient, packed ones taken apart. Softmax cancels the key's bias, which is left out."""
+    """List parameters without a gradient, packed ones taken apart. Softmax cancels the key's bias, which is left out."""
     model.zero_grad()
     model(images).square().sum().backward()
     gradients: dict[str, Tensor | None] = {}
@@ -86,33 +92,26 @@ def find_unused(model: Model[Any], images: Tensor) -> list[str]:
 
 
 @torch.no_grad()
-def test_state_and_configuration_rebuild_the_model(model: Model[Any], images: Tensor) -> None:
-    with torch.device("meta"):
-        empty = build_model(model.config)
-    twin = empty.to_empty(device="cpu").eval()
+def test_state_and_config_rebuild_the_model(model: Model[Any], images: Tensor) -> None:
+    twin = build_meta_model(model.config).to_empty(device="cpu").eval()
     twin.load_state_dict(model.state_dict())
     assert torch.equal(twin(images[:2]), model(images[:2]))
 
 
 @torch.no_grad()
-def test_encode_returns_tokens_grid_and_what_was_asked_for(model: Model[Any], images: Tensor) -> None:
+def test_encode_returns_tokens_and_intermediates_and_shows_all_of_them(model: Model[Any], images: Tensor) -> None:
     plain = model.encode(images[:2])
-    kept = model.encode(images[:2], keep=("blocks.*.output",))
     rows, columns = plain.grid
     assert plain.kept == {}
-    assert plain.patches.shape == (2, rows * columns, model.config.feature_dim)
-    assert torch.equal(plain.tokens, kept.tokens)
-    expected = [name for name in model.intermediates if re.fullmatch(r"blocks\..*output", name)]
-    assert list(kept.kept) == expected
-    assert len(expected) >= 2
-
-
-@torch.no_grad()
-def test_observe_sees_every_intermediate_without_changing_the_tokens(model: Model[Any], images: Tensor) -> None:
+    assert plain.patches.shape[:2] == (2, rows * columns)
+    assert torch.equal(plain.grid_patches.flatten(1, 2), plain.patches)
     seen: list[str] = []
-    observed = model.encode(images[:1], observe=lambda name, tensor: seen.append(name))
+    observed = model.encode(images[:2], keep=("blocks.*.output",), observe=lambda name, tensor: seen.append(name))
     assert tuple(seen) == model.intermediates
-    assert torch.equal(observed.tokens, model.encode(images[:1]).tokens)
+    assert torch.equal(observed.tokens, plain.tokens)
+    outputs = [name for name in model.intermediates if re.fullmatch(r"blocks\..*output", name)]
+    assert list(observed.kept) == outputs
+    assert len(outputs) >= 2
 
 
 @torch.no_grad()
@@ -128,15 +127,26 @@ def test_edit_changes_the_patch_tokens_of_embed(model: Model[Any], images: Tenso
     edited = model.encode(images[:1], edit=swap)
     assert torch.equal(given[0], embedded)
     assert not torch.allclose(edited.tokens, model.encode(images[:1]).tokens)
-    with pytest.raises(ValueError, match="must keep the shape"):
+    with pytest.raises(ValueError, match="PatchSubset"):
         model.encode(images[:1], edit=lambda tokens: tokens[:, 1:])
 
 
 @torch.no_grad()
-def test_logits_are_the_head_of_the_pooled_features(model: Model[Any], images: Tensor) -> None:
-    features = model.pool(model.encode(images[:2]))
-    assert features.shape == (2, model.config.feature_dim)
-    torch.testing.assert_close(model.head(features), model(images[:2]))
+def test_patches_can_be_dropped_or_the_model_says_that_it_needs_all(model: Model[Any], images: Tensor) -> None:
+    def drop_first(tokens: Tensor) -> PatchSubset:
+        left = torch.arange(1, tokens.shape[1])
+        return PatchSubset(tokens[:, left], left.expand(len(tokens), -1))
+
+    if not model.config.can_drop_patches:
+        with pytest.raises(ValueError, match="needs every patch"):
+            model.encode(images[:2], edit=drop_first)
+        return
+    encoded = model.encode(images[:2], edit=drop_first)
+    rows, columns = encoded.grid
+    assert encoded.patches.shape[1] == rows * columns - 1
+    assert model.forward_heads(encoded)[0].shape == (2, 5)
+    with pytest.raises(ValueError, match=f"{rows * columns - 1} patch tokens do not fill the {rows} x {columns} grid"):
+        _ = encoded.grid_patches
 
 
 @torch.no_grad()
@@ -163,23 +173,74 @@ def test_resize_takes_other_images(model: Model[Any], images: Tensor) -> None:
     changed.resize((64, 128))
     wide = torch.randn(1, 3, 64, 128, generator=torch.Generator().manual_seed(2))
     encoded = changed.encode(wide)
-    assert isinstance(encoded, Encoded)
     assert encoded.grid == changed.config.grid == resolve_config(model.config, image_size=(64, 128)).grid
     assert changed(wide).isfinite().all()
     with pytest.raises(ValueError, match="64 x 128"):
         changed(images[:1])
 
 
-def test_wrong_images_are_refused_in_a_sentence(model: Model[Any], images: Tensor) -> None:
-    with pytest.raises(ValueError, match="2 channels, the model takes 3"):
-        model(images[:1, :2])
-    with pytest.raises(ValueError, match=r"model\.resize\(\(128, 60\)\)"):
-        model(images[:1, :, :, :60])
-    with pytest.raises(ValueError, match=r"\(batch, channels, height, width\)"):
-        model(images[0])
-    with pytest.raises(ValueError, match=r"images are of torch\.uint8; normalise them to floating point first"):
-        model(images[:1].to(torch.uint8))
-    with pytest.raises(ValueError, match="2 channels"):
-        model.embed(images[:1, :2])
-    with pytest.raises(ValueError, match="names no intermediate"):
-        model.encode(images[:1], keep=("block.0.output",))
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_have_a_layer_and_only_kernels_decay(name: str) -> None:
+    model = build_meta_model(resolve_config(name, **shrink(name)))
+    layers = {parameter: model.block_index(parameter) for parameter, _ in model.named_parameters()}
+    first, last = min(layers), len(model.blocks) + 1
+    assert [layer for layer in layers.values() if layer in (0, last)]
+    assert {layer for part, layer in layers.items() if part.startswith("blocks.")} == set(range(1, last))
+    assert {part.split(".")[0] for part, layer in layers.items() if layer == last} <= {"norm", "head"}
+    assert {part for part in layers if model.is_head(part)} == {"head.weight", "head.bias"}
+    assert layers["head.bias"] == last
+    before = {"patches", "positions", "class_token", "stem", "root"}
+    assert {part.split(".")[0] for part, layer in layers.items() if layer == 0} <= before
+    assert first in layers
+    undecayed = model.no_weight_decay()
+    for part, parameter in model.named_parameters():
+        is_kernel = parameter.ndim >= 2 and part.endswith("weight")
+        assert (part in undecayed) == (not is_kernel), part
+
+
+def test_layers_and_decay_of_tokens_pool_and_second_head() -> None:
+    model = build_model("ViT-Ti/16", depth=2, image_size=32, distillation_token=True, num_registers=1, layer_scale=0.1)
+    layers = {name: model.block_index(name) for name in ("class_token", "registers", "distillation_token", "norm.bias")}
+    assert layers == {"class_token": 0, "registers": 0, "distillation_token": 0, "norm.bias": 3}
+    assert model.block_index("positions.0.table") == 0
+    assert model.block_index("blocks.1.branch_mlp.scale") == 2
+    assert model.is_head("head_distillation.weight")
+    assert not model.is_head("norm.bias")
+    expected = {"class_token", "registers", "distillation_token", "positions.0.table", "blocks.1.branch_mlp.scale"}
+    assert expected | {"head_distillation.bias", "norm.weight"} <= model.no_weight_decay()
+    assert "head_distillation.weight" not in model.no_weight_decay()
+    assert build_meta_model(resolve_config("ViT-Ti/16", pool="map", depth=2)).block_index("attention_pool.norm.bias") == 3
+
+
+def test_wrong_images_and_names_are_refused() -> None:
+    model = build_filled("ViT-Ti/16", depth=1, image_size=IMAGE_SIZE)
+    images = torch.randn(1, 3, *IMAGE_SIZE)
+    for wrong, message in (
+        (images[:, :2], "2 channels, the model takes 3"),
+        (images[:, :, :, :60], r"model\.resize\(\(128, 60\)\)"),
+        (images[0], r"\(batch, channels, height, width\)"),
+        (images.to(torch.uint8), r"torch\.uint8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(wrong)
+        with pytest.raises(ValueError, match=message):
+            model.embed(wrong)
+    with pytest.raises(ValueError, match=r"block\.0\.output"):
+        model.encode(images, keep=("block.0.output",))
+    with pytest.raises(ValueError, match="no field readout_layers"):
+        build_filled("R26x0.25", image_size=32).reset_head(3, readout_layers=(1,))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PatchSubset(torch.zeros(2, 3, 192), torch.zeros(2, 4, dtype=torch.int64)),
+        PatchSubset(torch.zeros(1, 3, 192), torch.zeros(1, 3, dtype=torch.int64)),
+        PatchSubset(torch.zeros(2, 0, 192), torch.zeros(2, 0, dtype=torch.int64)),
+        PatchSubset(torch.zeros(2, 3, 192), torch.zeros(2, 3)),
+    ],
+)
+def test_a_wrong_subset_of_patches_is_refused(wrong: PatchSubset) -> None:
+    model = build_filled("ViT-Ti/16", depth=1, image_size=32)
+    with pytest.raises(ValueError, match="indices"):
+        model.encode(torch.randn(2, 3, 32, 32), edit=lambda tokens: wrong)

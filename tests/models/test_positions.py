@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from transformers import ViTConfig as TransformersViTConfig
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from tests.filling import build_filled, fill_randomly
+from vitrine.models.attention import SelfAttention
 from vitrine.models.config import POSITION_INSERTIONS, ViTConfig
+from vitrine.models.model import PatchSubset
 from vitrine.models.positions import RelativePositions, SinCos2d, compute_offset_weights, resize_positions
 from vitrine.models.registry import build_model
 
@@ -31,7 +34,7 @@ def small_config(**changes: object) -> ViTConfig:
 def test_interpolation_is_scipys_zoom(old: tuple[int, int], new: tuple[int, int]) -> None:
     positions = torch.randn(old[0] * old[1], 3, generator=torch.Generator().manual_seed(0))
     zoom = (new[0] / old[0], new[1] / old[1], 1)
-    # By default scipy answers 0 where rounding puts the last place a hair outside, as from 24 to 22.
+    # By default scipy returns 0 where rounding puts the last coordinate slightly outside, e.g. from 24 to 22.
     expected = scipy.ndimage.zoom(positions.view(*old, 3).double().numpy(), zoom, order=1, mode="nearest")
     resized = resize_positions(positions, old, new).view(*new, 3)
     np.testing.assert_allclose(resized.numpy(), expected, rtol=0, atol=1e-6)
@@ -46,7 +49,7 @@ def test_interpolation_is_bilinear_with_aligned_corners() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [((6, 6), (9, 9)), ((6, 6), (8, 3)), ((14, 14), (24, 24)), ((9, 9), (2, 4))])
-def test_hugging_faces_method_is_its_own(old: tuple[int, int], new: tuple[int, int]) -> None:
+def test_method_hf_equals_hugging_face(old: tuple[int, int], new: tuple[int, int]) -> None:
     config = TransformersViTConfig(hidden_size=8, num_attention_heads=2, image_size=(old[0] * 4, old[1] * 4), patch_size=4)
     embeddings = ViTEmbeddings(config)
     torch.nn.init.normal_(embeddings.position_embeddings)
@@ -57,8 +60,8 @@ def test_hugging_faces_method_is_its_own(old: tuple[int, int], new: tuple[int, i
 
 
 @pytest.mark.parametrize(("old", "new"), [((6, 6), (9, 9)), ((5, 7), (8, 3)), ((14, 14), (8, 8)), ((24, 20), (6, 5))])
-def test_timms_method_is_antialiased_bicubic(old: tuple[int, int], new: tuple[int, int]) -> None:
-    """As Pillow computes it, whose filter also widens when it scales down."""
+def test_method_timm_is_antialiased_bicubic(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Compare with Pillow, whose filter also widens when it scales down."""
     positions = torch.randn(old[0] * old[1], 3)
     planes = [Image.fromarray(positions[:, index].view(old).numpy()) for index in range(3)]
     expected = [np.asarray(plane.resize((new[1], new[0]), Image.Resampling.BICUBIC)).ravel() for plane in planes]
@@ -81,18 +84,18 @@ def test_resizing_exports() -> None:
     torch.testing.assert_close(exported(positions), resize_positions(positions, (3, 4), (5, 2)))
 
 
-def test_only_one_learned_table_resizes_as_peers_do() -> None:
+def test_other_methods_are_for_learned_1d_only() -> None:
     model = build_model("ViT-Ti/16", depth=1, position="learned-2d", image_size=32)
-    with pytest.raises(ValueError, match="Only learned-1d positions can be resized by method='timm', not learned-2d"):
+    with pytest.raises(ValueError, match=r"'timm'.*learned-2d"):
         model.resize(64, "timm")
 
 
 def test_a_class_row_among_grid_positions_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"197 positions do not fill a 14 x 14 grid \(196\).*positions\[1:\]"):
+    with pytest.raises(ValueError, match=r"197 positions.*14 x 14 grid.*196.*positions\[1:\]"):
         resize_positions(torch.zeros(197, 4), (14, 14), (24, 24))
 
 
-# Every cell of table 8, with and without a position for the class token where the kind has one to give.
+# Every cell of table 8, with and without a position for the class token where the kind can have one.
 CELLS = [
     (kind, insertion, class_position)
     for kind, insertions in POSITION_INSERTIONS.items()
@@ -119,7 +122,7 @@ def test_every_cell_of_table_8_runs_resizes_and_has_an_effect(position: str, ins
 
 
 @pytest.mark.parametrize("position", ["learned-1d", "learned-2d", "relative"])
-def test_what_was_frozen_stays_frozen_when_resized(position: str) -> None:
+def test_frozen_positions_stay_frozen_when_resized(position: str) -> None:
     for trainable in (False, True):
         model = build_filled(small_config(position=position)).requires_grad_(trainable)
         model.resize((64, 96))
@@ -143,6 +146,36 @@ def test_tables_are_added_where_the_insertion_says() -> None:
             torch.testing.assert_close(kept["blocks.0.output"], model.blocks[0](tokens + tables[0]))
             expected = model.blocks[1](kept["blocks.0.output"] + tables[-1])
         torch.testing.assert_close(kept["blocks.1.output"], expected)
+
+
+@pytest.mark.parametrize(("position", "insertion"), [(k, i) for k, ways in POSITION_INSERTIONS.items() for i in ways])
+@pytest.mark.parametrize("prefix", [{"num_registers": 2}, {"class_position": False}, {"pool": "mean"}])
+@torch.no_grad()
+def test_patches_left_get_their_own_positions(position: str, insertion: str, prefix: dict[str, object]) -> None:
+    """Compare with a network of the same weights that masks the dropped patches in its attention instead."""
+    if position == "relative" or (position in ("none", "sincos-2d") and "class_position" in prefix):
+        return
+    model = build_filled(small_config(position=position, position_insertion=insertion, num_classes=5, **prefix))
+    images, left = torch.randn(2, 3, 48, 64), torch.tensor([[7, 0, 11, 4, 2], [1, 2, 3, 10, 9]])
+    encoded = model.encode(images, edit=lambda tokens: PatchSubset(tokens[torch.arange(2)[:, None], left], left))
+    first = model.config.num_prefix_tokens
+    is_read = torch.zeros(2, model.config.num_tokens, dtype=torch.bool)
+    is_read[:, :first] = True
+    is_read.scatter_(1, left + first, True)
+    for block in model.blocks:  # the reference: all patches are computed, those dropped are never read
+        block.attention.forward = partial(attend_masked, block.attention, is_read)
+    whole = model.encode(images).tokens
+    expected = torch.cat([whole[:, :first], whole[:, first:][torch.arange(2)[:, None], left]], dim=1)
+    torch.testing.assert_close(encoded.tokens, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(encoded.patch_indices, left)
+
+
+def attend_masked(attention: SelfAttention, is_read: torch.Tensor, x: torch.Tensor, recorder: None) -> torch.Tensor:
+    b, t, d = x.shape
+    q, k, v = (part.view(b, t, 4, d // 4).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
+    logits = q @ k.transpose(-2, -1) / (d // 4) ** 0.5
+    maps = logits.masked_fill(~is_read[:, None, None, :], -math.inf).softmax(dim=-1)
+    return attention.out((maps @ v).transpose(1, 2).reshape(b, t, d))
 
 
 @torch.no_grad()
@@ -174,13 +207,13 @@ def test_relative_logits_equal_a_double_loop(class_position: bool) -> None:
     fill_randomly(relative)
     q = torch.randn(2, 4, config.num_tokens, 8)
     logits = relative(q)
-    # Class, distillation, one register, patches: the register never has a place.
-    places = [0, 1, None, *range(2, 14)] if class_position else [None, None, None, *range(12)]
-    num_places = 14 if class_position else 12
+    # Class, distillation, one register, patches: the register never has a position.
+    positions = [0, 1, None, *range(2, 14)] if class_position else [None, None, None, *range(12)]
+    num_positions = 14 if class_position else 12
     for t, u in itertools.product(range(config.num_tokens), repeat=2):
         expected = torch.zeros(2, 4)
-        if places[t] is not None and places[u] is not None:
-            embedding = relative.offsets[places[t] - places[u] + num_places - 1]
+        if positions[t] is not None and positions[u] is not None:
+            embedding = relative.offsets[positions[t] - positions[u] + num_positions - 1]
             expected = q[:, :, t] @ embedding / 8**0.5
         torch.testing.assert_close(logits[:, :, t, u], expected)
 
@@ -201,7 +234,7 @@ def test_relative_positions_keep_maps_equal_to_a_plain_softmax() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES))
-def test_offset_weights_mix_and_keep_the_same_grid(old: tuple[int, int], new: tuple[int, int]) -> None:
+def test_offset_weights_interpolate_and_keep_the_same_grid(old: tuple[int, int], new: tuple[int, int]) -> None:
     weights = compute_offset_weights(old, new)
     assert weights.shape == (2 * new[0] * new[1] - 1, 2 * old[0] * old[1] - 1)
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(weights.shape[0], dtype=torch.float64))
@@ -211,7 +244,7 @@ def test_offset_weights_mix_and_keep_the_same_grid(old: tuple[int, int], new: tu
 
 
 def test_a_doubled_row_of_patches_halves_the_offsets() -> None:
-    """On one row the offset is the distance in columns, so interpolation is plain and known."""
+    """Check one row of patches, where the offset is the distance in columns and interpolation is linear."""
     weights = compute_offset_weights((1, 3), (1, 5))
     distances = weights @ torch.arange(-2, 3, dtype=torch.float64)
     torch.testing.assert_close(distances, torch.arange(-4, 5, dtype=torch.float64) / 2)

@@ -1,5 +1,6 @@
-"""DeiT-Tiny's released weights on real photographs: the network is right where it matters, not only on random numbers."""
+"""DeiT-Tiny's released weights on real photographs, compared with Hugging Face's network."""
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ from torch import Tensor
 from transformers import ViTConfig, ViTForImageClassification
 
 from tests.peers import copy_peer_weights
-from vitrine.models.model import Model
+from vitrine.data.preprocessing import build_imagenet_preprocessing
+from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
+from vitrine.formats.save import save_checkpoint
+from vitrine.models.config import Readout
+from vitrine.models.model import Model, PatchSubset
 from vitrine.models.registry import build_model
 
 # From timm's names, which the file has, to Hugging Face's.
@@ -57,7 +63,7 @@ def model(peer: ViTForImageClassification) -> Model[Any]:
 
 
 def read_photographs(assets: Path, labels: range) -> Tensor:
-    """One validation image for each label. Their short side is 256 already: a centre crop of 224 is left to do."""
+    """Read one validation image per label, centre-cropped to 224; the short side is 256 already."""
     images = []
     for label in labels:
         (path,) = (assets / "imagenet-val-1000" / f"{label:03d}").iterdir()
@@ -79,10 +85,76 @@ def test_logits_equal_hugging_face_on_photographs(model: Model[Any], peer: ViTFo
 
 @torch.no_grad()
 def test_photographs_are_recognised_at_a_higher_resolution(model: Model[Any], assets: Path) -> None:
-    """Positions resized to a grid the weights never saw: without the resizing the answers would be chance."""
+    """Check positions resized to a grid the weights never saw; without resizing, predictions would be chance."""
     labels = range(0, 1000, 20)
     images = torch.nn.functional.interpolate(read_photographs(assets, labels), 288, mode="bicubic", antialias=True)
     larger = build_model(model.config)
     larger.load_state_dict(model.state_dict())
     larger.eval().resize(288)
     assert (larger(images).argmax(dim=1) == torch.tensor(labels)).float().mean() > 0.5
+
+
+@torch.no_grad()
+def test_dropped_patches_are_those_hugging_faces_layers_never_see(
+    model: Model[Any], peer: ViTForImageClassification, assets: Path
+) -> None:
+    """Compare with the peer's layers, run on the embeddings of the patches that are left, both in double precision."""
+    model, peer = copy.deepcopy(model).double(), copy.deepcopy(peer).double()
+    images = read_photographs(assets, range(0, 400, 100)).double()
+    generator = torch.Generator().manual_seed(0)
+    left = torch.stack([torch.randperm(196, generator=generator)[:50] for _ in images])
+    encoded = model.encode(images, edit=lambda tokens: PatchSubset(take(tokens, left), left))
+    hidden = peer.vit.embeddings(images)
+    hidden = torch.cat([hidden[:, :1], take(hidden[:, 1:], left)], dim=1)
+    for layer in peer.vit.layers:
+        hidden = layer(hidden)
+    expected = peer.vit.layernorm(hidden)
+    torch.testing.assert_close(encoded.tokens, expected, rtol=1e-9, atol=1e-9)
+    assert torch.equal(encoded.patches, encoded.tokens[:, 1:])
+    torch.testing.assert_close(model.forward_heads(encoded)[0], peer.classifier(expected[:, 0]), rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_dropping_no_patch_changes_nothing(model: Model[Any], assets: Path) -> None:
+    images, order = read_photographs(assets, range(2)), torch.arange(196).expand(2, -1)
+    encoded = model.encode(images, edit=lambda tokens: PatchSubset(tokens, order))
+    assert torch.equal(encoded.tokens, model.encode(images).tokens)
+
+
+def take(tokens: Tensor, indices: Tensor) -> Tensor:
+    return tokens[torch.arange(len(tokens))[:, None], indices]
+
+
+@pytest.mark.parametrize("readout", ["class", "mean", "both"])
+def test_readout_of_several_layers_is_trained_saved_and_loaded(
+    readout: Readout, model: Model[Any], peer: ViTForImageClassification, assets: Path, tmp_path: Path
+) -> None:
+    """Compare with the peer's layers, each normalised by its last norm, as in DINOv2's linear heads."""
+    images = read_photographs(assets, range(3))
+    deeper = build_model(model.config).eval()
+    deeper.load_state_dict(model.state_dict())
+    deeper.reset_head(3, readout_layers=(2, 9, 11), readout=readout)
+    assert deeper.config.feature_dim == deeper.head.in_features == 3 * 192 * (2 if readout == "both" else 1)
+
+    optimizer = torch.optim.SGD(deeper.head.parameters(), lr=0.1)
+    torch.nn.functional.cross_entropy(deeper(images), torch.arange(3)).backward()
+    assert all(parameter.grad is not None for parameter in deeper.parameters())
+    optimizer.step()
+
+    hidden, features = peer.vit.embeddings(images), []
+    for index, layer in enumerate(peer.vit.layers):
+        hidden = layer(hidden)
+        if index in (2, 9, 11):
+            tokens = peer.vit.layernorm(hidden)
+            features += [tokens[:, 0]] * (readout != "mean") + [tokens[:, 1:].mean(dim=1)] * (readout != "class")
+    with torch.no_grad():
+        expected = torch.cat(features, dim=1) @ deeper.head.weight.T + deeper.head.bias
+        logits = deeper(images)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-4)
+
+    save_checkpoint(Checkpoint(deeper, build_imagenet_preprocessing((224, 224)), None, {}), tmp_path / "model")
+    loaded = load_checkpoint(tmp_path / "model").model.eval()
+    assert loaded.config == deeper.config
+    with torch.no_grad():
+        assert torch.equal(loaded(images), logits)

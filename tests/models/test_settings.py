@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from tests.test_package import BLOCKS
+from tests.test_package import BLOCK_TORCH
 from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.settings import OF_CHECKPOINTS, ModelSettings
@@ -129,8 +129,6 @@ def test_settings_are_frozen() -> None:
 
 
 def test_settings_need_no_torch() -> None:
-    code = (
-        f"{BLOCKS['finder']}\nfrom vitrine.models.settings import *; print(ModelSettings(name='R50+ViT-B/16').resolve(9).grid)"
-    )
+    code = f"{BLOCK_TORCH}\nfrom vitrine.models.settings import *; print(ModelSettings(name='R50+ViT-B/16').resolve(9).grid)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "(14, 14)\n"), result.stderr

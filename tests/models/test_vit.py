@@ -128,7 +128,7 @@ def test_hidden_states_and_attention_equal_hugging_face(images: Tensor) -> None:
 
 @pytest.mark.parametrize("pool", ["class", "mean", "map"])
 @torch.no_grad()
-def test_pools_read_what_they_should(pool: str, images: Tensor) -> None:
+def test_pools_read_class_token_mean_or_attention(pool: str, images: Tensor) -> None:
     model = build_filled("ViT-B/16", pool=pool, class_token=True, num_registers=2, **SIZES)
     encoded = model.encode(images)
     assert encoded.tokens.shape == (2, 1 + 2 + 42, 96)
@@ -142,7 +142,7 @@ def test_pools_read_what_they_should(pool: str, images: Tensor) -> None:
 
 
 @torch.no_grad()
-def test_norm_comes_after_the_mean_where_asked(images: Tensor) -> None:
+def test_norm_after_pool_normalises_the_mean(images: Tensor) -> None:
     before = build_filled("ViT-B/16", pool="mean", **SIZES)
     after = build_filled("ViT-B/16", pool="mean", norm_after_pool=True, **SIZES)
     after.load_state_dict(before.state_dict())
@@ -232,3 +232,57 @@ def test_dropout_and_stochastic_depth_act_in_training_only() -> None:
 def test_heads_start_from_zero_or_the_given_bias(images: Tensor) -> None:
     assert torch.equal(build_model("ViT-B/16", **SIZES).eval()(images), torch.zeros(2, 7))
     assert torch.equal(build_model("ViT-B/16", head_bias=-10.0, **SIZES).eval()(images), torch.full((2, 7), -10.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_registers": 2, "readout": "both"},
+        {"pool": "mean"},
+        {"pool": "mean", "norm_after_pool": True, "class_token": True, "readout": "both"},
+        {"position_insertion": "every-layer", "readout": "mean"},
+    ],
+)
+@torch.no_grad()
+def test_readout_concatenates_normed_layers(changes: dict[str, Any], images: Tensor) -> None:
+    model = build_filled("ViT-B/16", readout_layers=(0, 2), **SIZES, **changes)
+    encoded = model.encode(images, keep=("blocks.*.output",))
+    first = model.config.num_prefix_tokens
+    readout = changes.get("readout", changes.get("pool", "class"))
+    expected = []
+    for index in (0, 2):
+        tokens = encoded.kept[f"blocks.{index}.output"]
+        if readout in ("class", "both"):
+            expected.append(model.norm(tokens)[:, 0])
+        if readout in ("mean", "both"):
+            patches = tokens[:, first:]
+            is_after = changes.get("norm_after_pool", False)
+            expected.append(model.norm(patches.mean(dim=1)) if is_after else model.norm(patches).mean(dim=1))
+    features = model.pool(encoded)
+    assert features.shape == (2, model.config.feature_dim)
+    torch.testing.assert_close(features, torch.cat(expected, dim=1))
+    torch.testing.assert_close(model(images), features @ model.head.weight.T + model.head.bias)
+    assert torch.equal(model.encode(images).tokens, encoded.tokens)
+
+
+@torch.no_grad()
+def test_readout_of_the_last_layer_is_the_pool_and_resizes(images: Tensor) -> None:
+    plain = build_filled("ViT-B/16", **SIZES)
+    read = build_filled("ViT-B/16", readout_layers=(2,), **SIZES)
+    read.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(read(images), plain(images))
+    read.resize((64, 64))
+    assert read(torch.randn(1, 3, 64, 64)).shape == (1, 7)
+    read.reset_head(0)
+    assert read.pool(read.encode(torch.randn(1, 3, 64, 64))).shape == (1, 96)
+
+
+def test_a_new_head_may_read_other_layers_and_drops_the_hidden_layer() -> None:
+    model = build_filled("ViT-B/16", hidden_head=True, **SIZES)
+    model.reset_head(4, readout_layers=(1, 2), readout="both")
+    assert (model.config.hidden_head, model.hidden_head) == (False, None)
+    assert model.head.in_features == 4 * 96
+    assert build_model(model.config).state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(ValueError, match="distillation_token"):
+        build_filled("ViT-B/16", distillation_token=True, **SIZES).reset_head(4, readout_layers=(2,))

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.models.model import Encoded
 from vitrine.models.patches import cut_patches
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import MaskedPatchesConfig, PatchTarget
@@ -176,12 +177,12 @@ def test_the_loss_does_not_depend_on_outputs_elsewhere(monkeypatch: pytest.Monke
     before = objective(batch).loss
     encode_tokens = objective.encoder.encode_tokens
 
-    def disturb(tokens: Tensor, recorder: Any) -> Tensor:
-        tokens = encode_tokens(tokens, recorder)
-        noise = torch.randn_like(tokens)
-        prefix = tokens.shape[1] - 16
-        noise.scatter_(1, (places + prefix)[:, :, None].expand(-1, -1, tokens.shape[2]), 0.0)
-        return tokens + noise
+    def disturb(tokens: Tensor, patch_indices: Any, recorder: Any) -> Encoded:
+        encoded = encode_tokens(tokens, patch_indices, recorder)
+        noise = torch.randn_like(encoded.tokens)
+        prefix = noise.shape[1] - 16
+        noise.scatter_(1, (places + prefix)[:, :, None].expand(-1, -1, noise.shape[2]), 0.0)
+        return replace(encoded, tokens=encoded.tokens + noise)
 
     monkeypatch.setattr(objective.encoder, "encode_tokens", disturb)
     assert torch.equal(objective(batch).loss, before)

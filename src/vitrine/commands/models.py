@@ -1,16 +1,13 @@
-"""`vitrine models`: what each model costs, before anything is built."""
+"""`vitrine models`: cost of models, computed without building them."""
 
-import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrine.core.console import format_bytes, format_figure, parse_image_size, print_table
+from vitrine.core.console import format_bytes, format_number, parse_image_size, print_table
 from vitrine.core.files import write_json
-from vitrine.models.cost import Cost, compute_cost
-from vitrine.models.registry import MODELS
+from vitrine.models.cost import ModelInfo, list_models
 
 
 def models(
@@ -21,55 +18,36 @@ def models(
     epochs: float = 1.0,
     json: Path | None = None,
 ) -> None:
-    """Parameters, tokens, GMACs and memory of models, computed without building them.
+    """List parameters, tokens, GMACs and memory of models, computed without building them.
 
-    Bytes are of float32: for inference the weights and one image's widest moment, for training weights with gradients and
-    Adam's averages, and what one image keeps for the backward pass.
+    Bytes are for float32. Inference: weights, and the peak of one image's activations. Training: weights, gradients and Adam's
+    averages, and the activations of one image that are saved for the backward pass.
 
     Args:
-        names: Such as ViT-B/16, ViT-S/8, R50x1, R50+ViT-B/16, Axial-ViT-B/32; all listed models if none is given.
-        image_size: Pixels of the side, or height and width as 224x320.
-        num_classes: 0 leaves the head out.
+        names: Model names, e.g. ViT-B/16, ViT-S/8, R50x1, R50+ViT-B/16, Axial-ViT-B/32 (default: all listed models).
+        image_size: Side of the images in pixels, or height and width, e.g. 224x320.
+        num_classes: Number of classes; 0 for no head.
         images: Number of training images; adds the exaFLOPs of a training run.
-        epochs: How often the run sees each image.
-        json: Write the same figures to this file.
+        epochs: Number of passes over the training images.
+        json: JSON file for the same figures.
     """
     size = parse_image_size(image_size, "--image-size")
-    check_run(images, epochs)
-    costs = {name: compute_cost(name, size, num_classes=num_classes) for name in names or MODELS}
+    infos = list_models(names, image_size=size, num_classes=num_classes, images=images, epochs=epochs)
     columns = ["model", "parameters", "tokens", "GMACs", "inference", "+ per image", "training", "+ per image"]
-    rows = [format_row(name, cost) for name, cost in costs.items()]
-    if images > 0:
-        columns.append("exaFLOPs")
-        for row, cost in zip(rows, costs.values(), strict=True):
-            row.append(format_figure(cost.compute_exaflops(images, epochs)))
-    print_table(columns, rows)
+    print_table(columns + ["exaFLOPs"] * (images > 0), [format_row(info) for info in infos])
     if json is not None:
-        run = {"images": images, "epochs": epochs} if images > 0 else {}
-        settings = {"image_size": size, "num_classes": num_classes, **run}
-        write_json(json, [cost_to_json(name, cost, settings) for name, cost in costs.items()])
+        write_json(json, [info.to_json() for info in infos])
 
 
-def check_run(images: float, epochs: float) -> None:
-    if not (0 <= images < math.inf and 0 < epochs < math.inf):
-        raise ValueError(f"--images {images:g} and --epochs {epochs:g} must be above 0: they say what a run trains on.")
-    if images == 0 and epochs != 1:
-        raise ValueError(f"--epochs {epochs:g} counts only with --images: say how many there are, as --images 1.28e6.")
-
-
-def format_row(name: str, cost: Cost) -> list[str]:
+def format_row(info: ModelInfo) -> list[str]:
+    """Format a model's figures as a row of the table."""
+    cost = info.cost
     sizes = (
         cost.inference_weight_bytes,
         cost.inference_activation_bytes,
         cost.training_weight_bytes,
         cost.training_activation_bytes,
     )
-    return [name, f"{cost.num_parameters:,}", str(cost.num_tokens), format_figure(cost.macs / 1e9), *map(format_bytes, sizes)]
-
-
-def cost_to_json(name: str, cost: Cost, settings: dict[str, Any]) -> dict[str, Any]:
-    """A model's figures with what they were computed for."""
-    figures = asdict(cost)
-    if "images" in settings:
-        figures["exaflops"] = cost.compute_exaflops(settings["images"], settings["epochs"])
-    return {"name": name, **settings, **figures}
+    counts = [f"{cost.num_parameters:,}", str(cost.num_tokens), format_number(cost.macs / 1e9)]
+    exaflops = [] if info.exaflops is None else [format_number(info.exaflops)]
+    return [info.name, *counts, *map(format_bytes, sizes), *exaflops]

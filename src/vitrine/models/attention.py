@@ -11,12 +11,14 @@ from vitrine.models.intermediates import IntermediateRecorder
 from vitrine.models.positions import RelativePositions
 from vitrine.models.weight_init import init_xavier_uniform
 
-# Up to so many tokens, plain products are quicker on processors than the fused kernel, above all in the backward pass
-# (docs/log.md). The maps then hold at most so many numbers per token and head: memory still grows with the tokens only.
+# Up to this number of tokens, plain products are faster on CPUs than the fused kernel, above all in the backward pass
+# (docs/log.md). A row of the attention map then has at most this many entries, so memory stays linear in the tokens.
 FEW_TOKENS = 32
 
 
 class SelfAttention(nn.Module):
+    """Multi-head self-attention with packed queries, keys and values, optionally with relative positions."""
+
     def __init__(self, width: int, num_heads: int, relative: RelativePositions | None = None) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -44,7 +46,7 @@ class SelfAttention(nn.Module):
 
 
 class ProbeAttention(nn.Module):
-    """A learned query looks over the tokens: the attention of the MAP head (big_vision's `MAPHead`)."""
+    """Attention of one learned query over the tokens, as in the MAP head (big_vision's `MAPHead`)."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -68,11 +70,11 @@ class ProbeAttention(nn.Module):
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of (B * H, T, K) by plain products."""
+    """Compute attention of (B * H, T, K) by plain products, which is faster for few tokens on CPUs."""
     return torch.bmm(torch.bmm(q * q.shape[-1] ** -0.5, k.mT).softmax(dim=-1), v)
 
 
 def compute_attention_maps(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-    """(B, H, T, T): how much each token (third axis) reads from each other (last axis), eq. 6."""
+    """Compute attention maps (B, H, T, T): the weight of each query (third axis) on each key (last axis), eq. 6."""
     logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     return (logits if bias is None else logits + bias).softmax(dim=-1)

@@ -15,7 +15,7 @@ from vitrine.models.vit import VisionTransformer
 
 
 class AxialAttention(SelfAttention):
-    """Self-attention within each row, or within each column. Its maps are (B * R, H, S, S) or (B * S, H, R, R)."""
+    """Self-attention within each row, or within each column; its maps are (B * R, H, S, S) or (B * S, H, R, R)."""
 
     def __init__(self, config: ViTConfig, axis: Literal["row", "column"]) -> None:
         super().__init__(config.width, config.num_heads)
@@ -35,6 +35,8 @@ class AxialAttention(SelfAttention):
 
 
 class AxialBlock(nn.Module):
+    """Two encoder blocks: one attends along rows, the other along columns."""
+
     intermediates = ("rows.attention", "rows.output", "columns.attention", "columns.output")
 
     def __init__(self, config: ViTConfig, index: int) -> None:
@@ -52,6 +54,8 @@ class AxialBlock(nn.Module):
 
 
 class AxialTransformer(VisionTransformer):
+    """A ViT with axial blocks."""
+
     block_intermediates = AxialBlock.intermediates
 
     def build_block(self, index: int) -> nn.Module:

@@ -15,7 +15,7 @@ from vitrine.models.weight_init import init_xavier_uniform
 
 
 class EncoderBlock(nn.Module):
-    """Pre-norm residual block: eq. 2 then eq. 3."""
+    """Pre-norm residual block: attention (eq. 2), then MLP (eq. 3)."""
 
     intermediates = ("attention", "output")
 
@@ -40,6 +40,8 @@ class EncoderBlock(nn.Module):
 
 
 class Mlp(nn.Module):
+    """Two linear layers with a GELU between them."""
+
     def __init__(self, width: int, mlp_dim: int, gelu: str, dropout_rate: float) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, mlp_dim)
@@ -70,7 +72,7 @@ class SwiGlu(nn.Module):
 
 
 class ResidualBranch(nn.Module):
-    """What a branch goes through before it is added: dropout, LayerScale, stochastic depth."""
+    """Dropout, LayerScale and stochastic depth of a residual branch, applied before it is added."""
 
     def __init__(self, config: ViTConfig, index: int) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class ResidualBranch(nn.Module):
             x = x * self.scale
         if self.training and self.skip_rate > 0:
             kept = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.skip_rate
-            x = x * (kept.to(x.dtype) / (1 - self.skip_rate))  # so that the mean is the same without it
+            x = x * (kept.to(x.dtype) / (1 - self.skip_rate))  # keeps the mean
         return x
 
 

@@ -1,4 +1,4 @@
-"""What a network is, as frozen dataclasses: no torch here, so names, costs and `--help` answer at once.
+"""Configs of all model families as frozen dataclasses, without torch, so that names, costs and `--help` answer at once.
 
 Section, table and appendix numbers are those of arXiv:2010.11929.
 """
@@ -8,17 +8,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.config_checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
+from vitrine.core.config_checks import (
+    is_whole,
+    require_at_least,
+    require_counts,
+    require_field_types,
+    require_positive,
+    require_rates,
+)
 
 Pool = Literal["class", "mean", "map"]
+Readout = Literal["class", "mean", "both"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
 PositionInsertion = Literal["stem", "every-layer", "shared"]
 ResNetStyle = Literal["pre-activation", "post-activation"]
 ResizeMethod = Literal["paper", "timm", "hf"]
-"""How learned positions go to another grid: corner-aligned bilinear as the paper's code, or as the peers do by default
-(bicubic, antialiased in timm and not in Hugging Face's)."""
+"""How learned positions are interpolated to another grid: corner-aligned bilinear as in the paper's code, or bicubic as in
+timm (antialiased) and Hugging Face (not antialiased)."""
 
-# Where table 8 has a cell. Sin-cos positions are not in the paper; its successors add them at the stem only.
+# The combinations of table 8. Sin-cos positions are not in the paper; its successors add them at the stem only.
 POSITION_INSERTIONS: dict[Position, tuple[PositionInsertion, ...]] = {
     "none": ("stem",),
     "learned-1d": ("stem", "every-layer", "shared"),
@@ -36,23 +44,23 @@ RELEASED_EPSILONS: dict[ResNetStyle, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What every family has."""
+    """Fields of every model family."""
 
     num_classes: int = 1000
-    """0 leaves the head out: the model returns its features."""
+    """Classes of the head; 0: no head, the model returns its features."""
     image_size: tuple[int, int] = (224, 224)
     """Height and width in pixels."""
     num_channels: int = 3
     head_bias: float = 0.0
     """Initial bias of the head; -10 for sigmoid pre-training, so that training starts from "no label"."""
     gradient_checkpointing: bool = False
-    """Recompute each block in the backward pass: memory for the price of about a third more compute."""
+    """Recompute each block in the backward pass: less memory for about a third more compute."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "num_channels")
-        require_counts(self, "image_size", "height and width, as (224, 224)")
+        require_counts(self, "image_size", "height and width, e.g. (224, 224)")
         if len(self.image_size) != 2:
             raise ValueError(f"image_size={self.image_size} must be two numbers, height and width.")
 
@@ -63,13 +71,18 @@ class ModelConfig:
 
     @property
     def feature_dim(self) -> int:
-        """Width of what `pool` returns."""
+        """Number of features that `pool` returns and the head reads."""
         raise NotImplementedError
+
+    @property
+    def can_drop_patches(self) -> bool:
+        """Whether the network can run on some of the patches, as `encode(edit=...)` may ask."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(ModelConfig):
-    """A Vision Transformer. The four sizes have no default: the table of variants has them (registry.py)."""
+    """Config of a Vision Transformer. The four sizes have no default: VARIANTS in registry.py has them."""
 
     width: int
     depth: int
@@ -80,16 +93,21 @@ class ViTConfig(ModelConfig):
     mlp: Literal["gelu", "swiglu"] = "gelu"
     """swiglu has two input projections of `mlp_dim` each, one gating the other."""
     gelu: Literal["tanh", "erf"] = "tanh"
-    """The paper's code uses the tanh approximation; timm, Hugging Face and torchvision use erf."""
+    """tanh approximation as in the paper's code, or erf as in timm, Hugging Face and torchvision."""
     norm_eps: float = 1e-6
 
     pool: Pool = "class"
     norm_after_pool: bool = False
-    """Normalise the mean of the tokens instead of the tokens (timm's `fc_norm`)."""
+    """Normalise the mean of the tokens instead of each token (timm's `fc_norm`)."""
+    readout_layers: tuple[int, ...] = ()
+    """Blocks, counted from 0 and ending with the last, whose normalised outputs are concatenated for the head, as in DINOv2's
+    linear heads; (): the pool of the last block only."""
+    readout: Readout | None = None
+    """Features of each of `readout_layers`: class token, mean of the patches, or both; None: as `pool`."""
     hidden_head: bool = False
     """The pre-training head: a hidden layer of the model's width and tanh before the linear layer (section 3.1)."""
     class_token: bool | None = None
-    """None: only where the pool reads it."""
+    """Whether there is a class token; None: only if the pool reads it."""
     num_registers: int = 0
     distillation_token: bool = False
     """A second token with a second head; `forward` returns the mean of both heads' logits."""
@@ -97,10 +115,10 @@ class ViTConfig(ModelConfig):
     position: Position = "learned-1d"
     position_insertion: PositionInsertion = "stem"
     class_position: bool | None = None
-    """Whether the class (and distillation) token has a position of its own. None: wherever the kind can give it one."""
+    """Whether class and distillation tokens have positions of their own; None: if the kind of position can give them one."""
 
     layer_scale: float | None = None
-    """Initial value of a learned factor on each residual branch; None leaves it out."""
+    """Initial value of a learned factor on each residual branch; None: no such factor."""
     dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
     """Rate at the last block; it grows linearly from 0 at the first."""
@@ -120,6 +138,7 @@ class ViTConfig(ModelConfig):
             )
         self._check_grid()
         self._check_pool()
+        self._check_readout()
         self._check_positions()
 
     def _check_grid(self) -> None:
@@ -138,6 +157,23 @@ class ViTConfig(ModelConfig):
             raise ValueError(f"distillation_token needs pool='class' beside it, not pool={self.pool!r}.")
         if self.hidden_head and self.distillation_token:
             raise ValueError("hidden_head and distillation_token exclude each other: the two heads are linear.")
+
+    def _check_readout(self) -> None:
+        layers = self.readout_layers
+        if layers == ():
+            if self.readout is not None:
+                raise ValueError(f"readout={self.readout!r} needs readout_layers, e.g. ({self.depth - 1},): give them too.")
+            return
+        is_ascending = isinstance(layers, tuple) and all(map(is_whole, layers)) and sorted(set(layers)) == list(layers)
+        if not is_ascending or layers[0] < 0 or layers[-1] != self.depth - 1:
+            raise ValueError(
+                f"readout_layers={layers!r} must be ascending block numbers from 0 that end with the last block, "
+                f"{self.depth - 1}: later blocks would be computed without being read."
+            )
+        if self.pool == "map" or self.hidden_head or self.distillation_token:
+            raise ValueError("readout_layers cannot be combined with pool='map', hidden_head or distillation_token.")
+        if "class" in self.readout_parts and not self.has_class_token:
+            raise ValueError(f"readout={self.readout!r} needs the class token: take readout='mean', or class_token=True.")
 
     def _check_positions(self) -> None:
         allowed = POSITION_INSERTIONS[self.position]
@@ -165,13 +201,19 @@ class ViTConfig(ModelConfig):
         return self.pool == "class" if self.class_token is None else self.class_token
 
     @property
+    def readout_parts(self) -> tuple[str, ...]:
+        """What is read of each of `readout_layers`: "class", "mean" or both."""
+        readout = self.readout or self.pool
+        return ("class", "mean") if readout == "both" else (readout,)
+
+    @property
     def num_readout_tokens(self) -> int:
-        """The class and distillation tokens, which may have positions of their own; registers never do."""
+        """Number of class and distillation tokens, which may have positions of their own; registers never do."""
         return int(self.has_class_token) + int(self.distillation_token)
 
     @property
     def num_position_rows(self) -> int:
-        """How many of the readout tokens have a position."""
+        """Number of class and distillation tokens that have a position."""
         wanted = self._position_has_class_row if self.class_position is None else self.class_position
         return self.num_readout_tokens if wanted else 0
 
@@ -190,7 +232,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def patch_channels(self) -> int:
-        """Channels of what the patches are cut from."""
+        """Channels of the image or feature map that patches are cut from."""
         return self.num_channels
 
     @property
@@ -200,18 +242,24 @@ class ViTConfig(ModelConfig):
 
     @property
     def grid(self) -> tuple[int, int]:
-        # As a VALID convolution: pixels at the right and bottom that do not fill a patch are dropped.
+        # Like a VALID convolution: pixels at the right and bottom that do not fill a patch are dropped.
         height, width = self.image_size
         return height // self.patch_size, width // self.patch_size
 
     @property
     def feature_dim(self) -> int:
-        return self.width
+        if not self.readout_layers:
+            return self.width
+        return self.width * len(self.readout_layers) * len(self.readout_parts)
+
+    @property
+    def can_drop_patches(self) -> bool:
+        return self.position != "relative"  # its table of offsets is for the whole grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxialConfig(ViTConfig):
-    """Axial-ViT: each block attends along rows, then along columns (appendix D.6)."""
+    """Config of an Axial-ViT, whose blocks attend along rows, then along columns (appendix D.6)."""
 
     pool: Pool = "mean"
 
@@ -219,34 +267,39 @@ class AxialConfig(ViTConfig):
         super().__post_init__()
         if self.num_prefix_tokens > 0:
             raise ValueError(
-                "Axial models have neither class token, distillation token nor registers, which lie in no row or column: "
+                "Axial models cannot have a class token, distillation token or registers, which are in no row or column: "
                 "take pool='mean' or 'map' without them."
             )
         if self.position == "relative":
             raise ValueError("Axial models cannot use position='relative'; take learned-1d, learned-2d, sincos-2d or none.")
 
+    @property
+    def can_drop_patches(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(ModelConfig):
-    """A ResNet with group norm and standardised convolutions, the paper's baseline and the stem of its hybrids."""
+    """Config of a ResNet with group norm and standardised convolutions: the paper's baseline and the stem of its hybrids."""
 
     stages: tuple[int, ...]
-    """Residual units in each stage; no default, the table of depths has it (registry.py)."""
+    """Residual units in each stage. No default: RESNET_STAGES in registry.py has them."""
     width_factor: float = 1.0
     style: ResNetStyle = "pre-activation"
-    """pre-activation is BiT; post-activation, with TF's asymmetric SAME padding, is what the hybrids use."""
+    """pre-activation as in BiT, or post-activation with TF's asymmetric SAME padding as in the hybrids."""
     num_groups: int = 32
-    """At most so many groups in each norm: the largest divisor of the channels up to this."""
+    """Most groups of each norm: the largest divisor of the channels up to this number."""
     norm_eps: float | None = None
-    """None: as released for the style, 1e-5 (pre-activation) or 1e-6 (post-activation)."""
+    """Epsilon of the norms; None: as released, 1e-5 (pre-activation) or 1e-6 (post-activation)."""
     standardise_eps: float | None = None
-    """None: as released, 1e-10 under the root (pre-activation) or 1e-5 beside the deviation (post-activation)."""
+    """Epsilon of standardised convolutions; None: as released, 1e-10 added to the variance (pre-activation) or 1e-5 to the
+    standard deviation (post-activation)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "num_groups")
         require_positive(self, "width_factor", "norm_eps", "standardise_eps")
-        require_counts(self, "stages", "units in each stage, as (3, 4, 6, 3)")
+        require_counts(self, "stages", "units in each stage, e.g. (3, 4, 6, 3)")
 
     @property
     def root_dim(self) -> int:
@@ -256,14 +309,14 @@ class ResNetConfig(ModelConfig):
         return self.root_dim * 2**stage
 
     def unit_shapes(self, stage: int) -> Iterator[tuple[int, int, int]]:
-        """Input channels, bottleneck channels and stride of each unit of a stage; only the first changes the size."""
+        """Yield input channels, bottleneck channels and stride of each unit of a stage; only the first changes the size."""
         mid_dim = self.bottleneck_dim(stage)
         in_dim = self.root_dim if stage == 0 else 4 * self.bottleneck_dim(stage - 1)
         for unit in range(self.stages[stage]):
             yield (in_dim if unit == 0 else 4 * mid_dim), mid_dim, (2 if unit == 0 and stage > 0 else 1)
 
     def units(self) -> Iterator[tuple[int, int, bool]]:
-        """Stage and number of every unit, and whether its shortcut is projected."""
+        """Yield stage and number of every unit, and whether its shortcut is projected."""
         for stage in range(len(self.stages)):
             for unit, shape in enumerate(self.unit_shapes(stage)):
                 yield stage, unit, needs_projection(*shape)
@@ -274,7 +327,7 @@ class ResNetConfig(ModelConfig):
 
     @property
     def epsilons(self) -> tuple[float, float]:
-        """Of the norms and of the standardised convolutions, None replaced by the released value."""
+        """Epsilons of the norms and of the standardised convolutions, None replaced by the released value."""
         norm_eps, standardise_eps = RELEASED_EPSILONS[self.style]
         return (
             norm_eps if self.norm_eps is None else self.norm_eps,
@@ -283,7 +336,7 @@ class ResNetConfig(ModelConfig):
 
     @property
     def root_grid(self) -> tuple[int, int]:
-        """Size of the map after the root's convolution and pool, both of stride 2."""
+        """Size of the feature map after the root's convolution and pool, both of stride 2."""
         return halve_repeatedly(self.image_size, 2)
 
     @property
@@ -293,22 +346,22 @@ class ResNetConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig(ViTConfig):
-    """A ViT whose patches are cut from the feature map of a ResNet (section 3.1, "Hybrid architecture")."""
+    """Config of a ViT whose patches are cut from the feature map of a ResNet (section 3.1, "Hybrid architecture")."""
 
     patch_size: int = 1
-    """In places of the feature map, not in pixels."""
+    """Side of a patch in cells of the feature map, not in pixels."""
     stem_stages: tuple[int, ...]
-    """No default: the name has it (registry.py)."""
+    """Residual units in each stage of the stem. No default: the model's name gives them (registry.py)."""
     stem_width_factor: float = 1.0
     stem_num_groups: int = 32
     stem_norm_eps: float | None = None
     stem_standardise_eps: float | None = None
 
     def _check_grid(self) -> None:
-        # The grid follows from the stem, whose fields are checked under their names here.
+        # The grid follows from the stem, whose fields are checked first, under the names they have here.
         require_at_least(self, 1, "stem_num_groups")
         require_positive(self, "stem_width_factor", "stem_norm_eps", "stem_standardise_eps")
-        require_counts(self, "stem_stages", "units in each stage, as (3, 4, 9)")
+        require_counts(self, "stem_stages", "units in each stage, e.g. (3, 4, 9)")
         if min(self.grid) < 1:
             rows, columns = self.stem.grid
             raise ValueError(
@@ -342,12 +395,12 @@ class HybridConfig(ViTConfig):
 
 
 def as_image_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """Height and width; one number is the side of a square."""
+    """Return height and width; one number is the side of a square."""
     return (image_size, image_size) if isinstance(image_size, int) else image_size
 
 
 def halve(size: int) -> int:
-    """Output size of a convolution or pool of stride 2, padded as either style pads it."""
+    """Return the output size of a convolution or pool of stride 2, padded as in either ResNet style."""
     return (size + 1) // 2
 
 
@@ -358,16 +411,17 @@ def halve_repeatedly(size: tuple[int, int], times: int) -> tuple[int, int]:
 
 
 def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]:
-    """Size of the last map: the root halves twice, and each stage but the first once."""
+    """Return the size of the last feature map: the root halves twice, and each stage after the first once."""
     return halve_repeatedly(image_size, 2 + max(0, num_stages - 1))
 
 
 def needs_projection(in_dim: int, mid_dim: int, stride: int) -> bool:
-    """Whether a residual unit's input must be projected to be added to its output, which has 4 * mid_dim channels."""
+    """Return whether a residual unit's input must be projected to be added to its output, which has 4 * mid_dim channels."""
     return in_dim != 4 * mid_dim or stride != 1
 
 
-def nearest_divisors(number: int, wish: int) -> list[str]:
+def nearest_divisors(number: int, target: int) -> list[str]:
+    """Return the two divisors of `number` nearest to `target`, to suggest in a message."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     divisors = {*small, *(number // divisor for divisor in small)}
-    return [str(divisor) for divisor in sorted(sorted(divisors, key=lambda d: abs(d - wish))[:2])]
+    return [str(divisor) for divisor in sorted(sorted(divisors, key=lambda d: abs(d - target))[:2])]

@@ -1,18 +1,16 @@
-"""Parameters, MACs and memory from the config.
+"""Parameters, MACs and memory of a model from its config alone: no torch, no weights, so that ViT-G/14 is counted at once.
 
-Counts of parts of a network, which add up (see cost.py).
-Counts of a ResNet, which is a model by itself and the stem of a hybrid (see cost.py).
-What a model costs, from its configuration alone: no torch, no weights, so that ViT-G/14 is counted at once.
-
-Counts are of eager float32 execution with fused attention: parameters, multiply-accumulates of matrix products and
-convolutions (norms, activations and sums are not counted, as usual), and the numbers that the backward pass or the widest
-moment of the forward pass holds. Processors leave fused attention aside for few tokens and then hold the maps too. The
-tests hold each count against torch: its parameters, FLOP counter, saved tensors, allocator.
+Counts are for eager float32 execution with fused attention: parameters, multiply-accumulates of matrix products and
+convolutions (norms, activations and sums are not counted, as usual), and the numbers held for the backward pass or at the peak
+of the forward pass. CPUs do not use fused attention for few tokens and then hold the attention maps too. The tests compare
+each count with torch: its parameters, FLOP counter, saved tensors and allocator.
 
 Shapes: T tokens, N patches, D width, M MLP width, H heads.
 """
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vitrine.models.config import (
@@ -21,27 +19,129 @@ from vitrine.models.config import (
     ModelConfig,
     ResNetConfig,
     ViTConfig,
+    as_image_size,
     halve,
     halve_repeatedly,
     needs_projection,
 )
-from vitrine.models.registry import resolve_config
+from vitrine.models.registry import MODELS, resolve_config
+
+BYTES_PER_NUMBER = 4
+# Weights, gradients and Adam's two averages.
+TRAINED_NUMBERS_PER_PARAMETER = 4
+# Backpropagation costs twice the forward pass, and a multiply-accumulate is two operations, as in table 6 of the paper.
+FLOPS_PER_TRAINED_MAC = 6
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Cost of one image; activations scale with the batch, weights do not."""
+
+    num_parameters: int
+    num_tokens: int
+    """Tokens of the encoder, or cells of a ResNet's last feature map."""
+    macs: int
+    """Multiply-accumulates of one forward pass."""
+    inference_weight_bytes: int
+    """Weights, and the largest kernel while it is standardised."""
+    inference_activation_bytes: int
+    """Peak of the activations in the forward pass."""
+    training_weight_bytes: int
+    """Weights, gradients, Adam's two averages, and the kernels that standardised convolutions save."""
+    training_activation_bytes: int
+    """Activations saved for the backward pass, without dropout masks."""
+
+    def compute_exaflops(self, num_images: float, num_epochs: float) -> float:
+        """Compute the operations of a training run in 1e18, counted as in table 6 of the paper."""
+        return FLOPS_PER_TRAINED_MAC * self.macs * num_images * num_epochs / 1e18
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """A model and its cost, as `list_models` returns it."""
+
+    name: str
+    image_size: tuple[int, int]
+    num_classes: int
+    images: float
+    """Training images; 0: no run is counted."""
+    epochs: float
+    cost: Cost
+
+    @property
+    def exaflops(self) -> float | None:
+        """Operations of the training run in 1e18; None without `images`."""
+        return self.cost.compute_exaflops(self.images, self.epochs) if self.images > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures and what they were computed for, as `vitrine models --json` writes them."""
+        run = {"images": self.images, "epochs": self.epochs} if self.images > 0 else {}
+        settings = {"name": self.name, "image_size": self.image_size, "num_classes": self.num_classes, **run}
+        return {**settings, **asdict(self.cost), **({"exaflops": self.exaflops} if self.images > 0 else {})}
+
+
+def list_models(
+    names: Sequence[str] = (),
+    *,
+    image_size: int | tuple[int, int] = 224,
+    num_classes: int = 1000,
+    images: float = 0.0,
+    epochs: float = 1.0,
+) -> list[ModelInfo]:
+    """Return the cost of models by name, by default of all listed ones; with `images`, of training runs too."""
+    if not (0 <= images < math.inf and 0 < epochs < math.inf):
+        raise ValueError(f"images={images:g} must be at least 0 and epochs={epochs:g} above 0.")
+    if images == 0 and epochs != 1:
+        raise ValueError(f"epochs={epochs:g} needs the number of training images: give images too, e.g. 1.28e6.")
+    size = as_image_size(image_size)
+    return [
+        ModelInfo(
+            name=name,
+            image_size=size,
+            num_classes=num_classes,
+            images=images,
+            epochs=epochs,
+            cost=compute_cost(name, size, num_classes=num_classes),
+        )
+        for name in names or MODELS
+    ]
+
+
+def compute_cost(name: str | ModelConfig, image_size: int | tuple[int, int] | None = None, **changes: Any) -> Cost:
+    """Compute parameters, tokens, MACs and bytes of a model by name or config, with any of its fields changed."""
+    config = resolve_config(name, image_size=image_size, **changes)
+    if isinstance(config, ViTConfig):
+        total, num_tokens = count_vit(config), config.num_tokens
+    else:
+        assert isinstance(config, ResNetConfig)
+        total, num_tokens = count_resnet(config), cells(config.grid)
+    return Cost(
+        num_parameters=total.parameters,
+        num_tokens=num_tokens,
+        macs=total.macs,
+        inference_weight_bytes=BYTES_PER_NUMBER * (total.parameters + total.peak_weights),
+        inference_activation_bytes=BYTES_PER_NUMBER * total.peak,
+        training_weight_bytes=BYTES_PER_NUMBER * (TRAINED_NUMBERS_PER_PARAMETER * total.parameters + total.saved_weights),
+        training_activation_bytes=BYTES_PER_NUMBER * total.saved,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Counts of one part of a network, for one image."""
+    """Counts of one part of a network for one image; parts add up, and the largest peak remains."""
 
     parameters: int = 0
     macs: int = 0
     saved: int = 0
-    """Numbers kept for the backward pass."""
+    """Numbers saved for the backward pass."""
     saved_weights: int = 0
-    """The same, but whatever the batch: kernels after standardisation."""
+    """Numbers saved for the backward pass whatever the batch size: standardised kernels."""
     peak: int = 0
-    """Numbers held at the widest moment of inference."""
+    """Numbers held at the peak of inference."""
     peak_weights: int = 0
-    """The same, but whatever the batch: the largest kernel while it is standardised."""
+    """Numbers held at the peak whatever the batch size: the largest kernel while it is standardised."""
 
     def __add__(self, other: "Part") -> "Part":
         return Part(
@@ -63,176 +163,8 @@ class Part:
         )
 
 
-def count_linear_head(config: ModelConfig) -> Part:
-    return Part(
-        parameters=(config.feature_dim + 1) * config.num_classes,
-        macs=config.feature_dim * config.num_classes,
-    )
-
-
-Grid = tuple[int, int]
-
-
-def count_resnet(config: ResNetConfig) -> Part:
-    root_output = config.root_dim * places(config.root_grid)
-    count_unit = count_pre_activation_unit if config.style == "pre-activation" else count_post_activation_unit
-    grid, units, unit_inputs, largest = config.root_grid, Part(), 0, 0
-    for stage in range(len(config.stages)):
-        for in_dim, mid_dim, stride in config.unit_shapes(stage):
-            unit = count_unit(in_dim, mid_dim, grid, stride)
-            units += replace(unit, peak=root_output + unit.peak)  # `encode` holds on to what `embed` gave it
-            unit_inputs, largest = unit_inputs + in_dim * places(grid), max(largest, unit.saved)
-            grid = strided(grid, stride)
-    if config.gradient_checkpointing:
-        units = replace(units, saved=unit_inputs + largest, saved_weights=0)
-    return count_root(config) + units + count_last_norm(config) + count_linear_head(config)
-
-
-def count_root(config: ResNetConfig) -> Part:
-    grid = strided(config.image_size, 2)
-    features, pooled = config.root_dim * places(grid), config.root_dim * places(config.root_grid)
-    conv = count_conv(config.num_channels, config.root_dim, 7, grid)
-    pool_saved = 2 * pooled  # where each maximum was, as 8-byte numbers
-    if config.style == "pre-activation":
-        image = config.num_channels * places(config.image_size)
-        padded = config.root_dim * (grid[0] + 2) * (grid[1] + 2)
-        return conv + Part(saved=image + padded + pool_saved, peak=features + padded + pooled)
-    image = config.num_channels * same_padded(config.image_size, 7, 2)
-    padded = config.root_dim * same_padded(grid, 3, 2)
-    return conv + Part(
-        parameters=2 * config.root_dim,
-        saved=image + 2 * features + (padded if padded > features else 0) + pool_saved + (pooled if config.stages else 0),
-        peak=max(3 * features, features + padded + pooled),
-    )
-
-
-def count_pre_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
-    """Each norm keeps its input, each ReLU its output, which is also what the next convolution keeps."""
-    out_dim, before, after = 4 * mid_dim, places(grid), places(strided(grid, stride))
-    projects = needs_projection(in_dim, mid_dim, stride)
-    x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
-    shortcut = out if projects else 0
-    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
-        parameters=2 * (in_dim + 2 * mid_dim),
-        saved=2 * x + 2 * narrow + 2 * narrow_after,
-        peak=max(
-            3 * x,
-            2 * x + shortcut + narrow,
-            x + shortcut + 3 * narrow,
-            x + shortcut + 2 * narrow + narrow_after,
-            x + shortcut + narrow_after + 2 * out,
-        ),
-    )
-
-
-def count_post_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
-    """As above, but the unit's input was kept by the ReLU before it, and strided convolutions keep a padded copy."""
-    out_dim, before, after = 4 * mid_dim, places(grid), places(strided(grid, stride))
-    projects = needs_projection(in_dim, mid_dim, stride)
-    x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
-    padded_places = same_padded(grid, 3, stride) if stride == 2 else before
-    padded = mid_dim * padded_places if padded_places > before else 0
-    shortcut = out if projects else 0
-    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
-        parameters=2 * (2 * mid_dim + out_dim) + (2 * out_dim if projects else 0),
-        saved=2 * narrow + padded + 2 * narrow_after + 2 * out + shortcut,
-        peak=max(
-            x + 2 * shortcut,
-            x + shortcut + 3 * narrow,
-            x + shortcut + narrow + max(padded + narrow_after, 3 * narrow_after),
-            x + shortcut + narrow_after + 2 * out,
-        ),
-    )
-
-
-def count_bottleneck(in_dim: int, mid_dim: int, grid: Grid, stride: int, projects: bool) -> Part:
-    after = strided(grid, stride)
-    convs = (
-        count_conv(in_dim, mid_dim, 1, grid)
-        + count_conv(mid_dim, mid_dim, 3, after)
-        + count_conv(mid_dim, 4 * mid_dim, 1, after)
-    )
-    return convs + count_conv(in_dim, 4 * mid_dim, 1, after) if projects else convs
-
-
-def count_last_norm(config: ResNetConfig) -> Part:
-    if config.style == "post-activation":
-        return Part()
-    features = config.feature_dim * places(config.grid)
-    root_output = config.root_dim * places(config.root_grid)
-    return Part(parameters=2 * config.feature_dim, saved=2 * features, peak=root_output + 3 * features)
-
-
-def count_conv(in_dim: int, out_dim: int, kernel: int, output_grid: Grid) -> Part:
-    weights = kernel * kernel * in_dim * out_dim
-    # Standardising holds the kernel less its mean and the result, beside the kernel itself.
-    return Part(parameters=weights, macs=weights * places(output_grid), saved_weights=2 * weights, peak_weights=2 * weights)
-
-
-def places(grid: Grid) -> int:
-    return grid[0] * grid[1]
-
-
-def strided(grid: Grid, stride: int) -> Grid:
-    return halve_repeatedly(grid, stride // 2)  # strides are 1 or 2
-
-
-def same_padded(grid: Grid, kernel: int, stride: int) -> int:
-    """Places of a map after TF's SAME padding."""
-    rows, columns = ((halve(size) - 1) * stride + kernel for size in grid)
-    return max(rows, grid[0]) * max(columns, grid[1])
-
-
-BYTES_PER_NUMBER = 4
-# Weights, gradients and Adam's two averages.
-TRAINED_NUMBERS_PER_PARAMETER = 4
-# Backpropagation costs twice the forward pass, and a multiply-accumulate is two operations: table 6 counts so.
-FLOPS_PER_TRAINED_MAC = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """The cost of one image; activations scale with the batch, weights do not."""
-
-    num_parameters: int
-    num_tokens: int
-    """Tokens of the encoder, or places of a ResNet's last map."""
-    macs: int
-    """Multiply-accumulates of one forward pass."""
-    inference_weight_bytes: int
-    """Weights, and the largest kernel while it is standardised."""
-    inference_activation_bytes: int
-    """The widest moment of the forward pass."""
-    training_weight_bytes: int
-    """Weights, gradients, Adam's two averages, and what standardised convolutions keep of their kernels."""
-    training_activation_bytes: int
-    """What the backward pass needs, dropout masks apart."""
-
-    def compute_exaflops(self, num_images: float, num_epochs: float) -> float:
-        """Training compute in 1e18 operations, counted as table 6 of the paper does."""
-        return FLOPS_PER_TRAINED_MAC * self.macs * num_images * num_epochs / 1e18
-
-
-def compute_cost(name: str | ModelConfig, image_size: int | tuple[int, int] | None = None, **changes: Any) -> Cost:
-    """Parameters, tokens, MACs and bytes of a model by name or configuration, with any of its fields changed."""
-    config = resolve_config(name, image_size=image_size, **changes)
-    if isinstance(config, ViTConfig):
-        whole, num_tokens = count_vit(config), config.num_tokens
-    else:
-        assert isinstance(config, ResNetConfig)
-        whole, num_tokens = count_resnet(config), config.grid[0] * config.grid[1]
-    return Cost(
-        num_parameters=whole.parameters,
-        num_tokens=num_tokens,
-        macs=whole.macs,
-        inference_weight_bytes=BYTES_PER_NUMBER * (whole.parameters + whole.peak_weights),
-        inference_activation_bytes=BYTES_PER_NUMBER * whole.peak,
-        training_weight_bytes=BYTES_PER_NUMBER * (TRAINED_NUMBERS_PER_PARAMETER * whole.parameters + whole.saved_weights),
-        training_activation_bytes=BYTES_PER_NUMBER * whole.saved,
-    )
-
-
 def count_vit(config: ViTConfig) -> Part:
+    """Count a ViT, hybrid or axial model."""
     stem = count_resnet(config.stem) if isinstance(config, HybridConfig) else Part()
     return stem + count_embedding(config) + count_blocks(config) + count_pool(config) + count_heads(config)
 
@@ -249,17 +181,18 @@ def count_embedding(config: ViTConfig) -> Part:
 
 
 def count_position_parameters(config: ViTConfig) -> int:
+    """Count the parameters of positions added to the tokens; relative ones belong to the attention."""
     rows, columns = config.grid
-    tables = {"stem": 1, "every-layer": config.depth, "shared": 1}[config.position_insertion]
-    readout = config.num_position_rows
+    tables = config.depth if config.position_insertion == "every-layer" else 1
     if config.position == "learned-1d":
-        return tables * (readout + config.num_patches) * config.width
+        return tables * (config.num_position_rows + config.num_patches) * config.width
     if config.position == "learned-2d":
-        return tables * (readout * config.width + (rows + columns) * config.width // 2)
-    return 0  # relative positions are the attention's
+        return tables * (config.num_position_rows * config.width + (rows + columns) * config.width // 2)
+    return 0
 
 
 def count_blocks(config: ViTConfig) -> Part:
+    """Count all encoder blocks; with gradient checkpointing, their inputs and one block are saved."""
     if isinstance(config, AxialConfig):
         rows, columns = config.grid
         block = count_block(config, rows, columns) + count_block(config, columns, rows)
@@ -273,11 +206,11 @@ def count_blocks(config: ViTConfig) -> Part:
 
 
 def count_block(config: ViTConfig, num_lines: int, line_length: int) -> Part:
-    """An encoder block whose attention runs within `num_lines` lines of tokens: one line unless it is axial."""
+    """Count an encoder block whose attention runs within `num_lines` lines of tokens: one line unless it is axial."""
     d, h, t = config.width, config.num_heads, num_lines * line_length
     scales = 0 if config.layer_scale is None else 2 * d
     norms = Part(parameters=4 * d + scales, saved=2 * (t * d + 2 * t) + t * scales)
-    # Held all the while: the patch tokens, the block's input, the branch's normed input, and its copy in lines of the grid.
+    # Held all the time: patch tokens, the block's input, the branch's normed input and, if axial, its copy in lines.
     held = config.num_patches * d + (3 if isinstance(config, AxialConfig) else 2) * t * d
     mlp = count_mlp(config, t, held + t * d)
     attention = Part(
@@ -297,10 +230,10 @@ def count_mlp(config: ViTConfig, num_tokens: int, held: int) -> Part:
 
 
 def count_relative_logits(config: ViTConfig, held: int) -> Part:
-    """What relative positions add: attention with a bias is not fused, so its maps, quadratic in the tokens, are held."""
+    """Count what relative positions add: attention with a bias is not fused, so its maps, quadratic in tokens, are held."""
     t, d, h = config.num_tokens, config.width, config.num_heads
     embeddings = 2 * (config.num_patches + config.num_position_rows) - 1
-    logits = h * t * (embeddings + 1)  # one more, always zero, serves pairs without an embedding
+    logits = h * t * (embeddings + 1)  # one more, always zero, for pairs without an embedding
     maps = h * t * t
     return Part(
         parameters=embeddings * (d // h),
@@ -311,8 +244,15 @@ def count_relative_logits(config: ViTConfig, held: int) -> Part:
 
 
 def count_pool(config: ViTConfig) -> Part:
+    """Count the last norm and the pool, or the readout of several layers."""
     t, n, d = config.num_tokens, config.num_patches, config.width
     normed = d if config.norm_after_pool else t * d
+    if config.readout_layers:
+        # Each norm saves two statistics per token; its input is saved by the next block's first norm, except after the mean.
+        each = {"class": 2, "mean": d + 2 if config.norm_after_pool else 2 * n}
+        features = len(config.readout_layers) * sum(each[part] for part in config.readout_parts) + config.feature_dim
+        last = 0 if config.norm_after_pool else normed + 2 * t
+        return Part(parameters=2 * d, saved=last + features)
     norm = Part(parameters=2 * d, saved=normed + 2 * normed // d + (t * d if config.pool == "class" else d))
     if config.pool != "map":
         return norm
@@ -327,3 +267,122 @@ def count_pool(config: ViTConfig) -> Part:
 def count_heads(config: ViTConfig) -> Part:
     hidden = Part(parameters=config.width * (config.width + 1), macs=config.width**2) if config.hidden_head else Part()
     return hidden + count_linear_head(config) * (1 + int(config.distillation_token))
+
+
+def count_linear_head(config: ModelConfig) -> Part:
+    return Part(
+        parameters=(config.feature_dim + 1) * config.num_classes,
+        macs=config.feature_dim * config.num_classes,
+    )
+
+
+def count_resnet(config: ResNetConfig) -> Part:
+    """Count a ResNet, which is a model by itself and the stem of a hybrid."""
+    root_output = config.root_dim * cells(config.root_grid)
+    count_unit = count_pre_activation_unit if config.style == "pre-activation" else count_post_activation_unit
+    grid, units, unit_inputs, largest = config.root_grid, Part(), 0, 0
+    for stage in range(len(config.stages)):
+        for in_dim, mid_dim, stride in config.unit_shapes(stage):
+            unit = count_unit(in_dim, mid_dim, grid, stride)
+            units += replace(unit, peak=root_output + unit.peak)  # `encode` still holds the output of `embed`
+            unit_inputs, largest = unit_inputs + in_dim * cells(grid), max(largest, unit.saved)
+            grid = strided(grid, stride)
+    if config.gradient_checkpointing:
+        units = replace(units, saved=unit_inputs + largest, saved_weights=0)
+    return count_root(config) + units + count_last_norm(config) + count_linear_head(config)
+
+
+def count_root(config: ResNetConfig) -> Part:
+    grid = strided(config.image_size, 2)
+    features, pooled = config.root_dim * cells(grid), config.root_dim * cells(config.root_grid)
+    conv = count_conv(config.num_channels, config.root_dim, 7, grid)
+    pool_saved = 2 * pooled  # the index of each maximum, in 8 bytes
+    if config.style == "pre-activation":
+        image = config.num_channels * cells(config.image_size)
+        padded = config.root_dim * (grid[0] + 2) * (grid[1] + 2)
+        return conv + Part(saved=image + padded + pool_saved, peak=features + padded + pooled)
+    image = config.num_channels * same_padded(config.image_size, 7, 2)
+    padded = config.root_dim * same_padded(grid, 3, 2)
+    return conv + Part(
+        parameters=2 * config.root_dim,
+        saved=image + 2 * features + (padded if padded > features else 0) + pool_saved + (pooled if config.stages else 0),
+        peak=max(3 * features, features + padded + pooled),
+    )
+
+
+def count_pre_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
+    """Count a unit of BiT: each norm saves its input, each ReLU its output, which the next convolution needs too."""
+    out_dim, before, after = 4 * mid_dim, cells(grid), cells(strided(grid, stride))
+    projects = needs_projection(in_dim, mid_dim, stride)
+    x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
+    shortcut = out if projects else 0
+    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
+        parameters=2 * (in_dim + 2 * mid_dim),
+        saved=2 * x + 2 * narrow + 2 * narrow_after,
+        peak=max(
+            3 * x,
+            2 * x + shortcut + narrow,
+            x + shortcut + 3 * narrow,
+            x + shortcut + 2 * narrow + narrow_after,
+            x + shortcut + narrow_after + 2 * out,
+        ),
+    )
+
+
+def count_post_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
+    """Count a unit of a hybrid's stem: its input was saved by the ReLU before; strided convolutions save a padded copy."""
+    out_dim, before, after = 4 * mid_dim, cells(grid), cells(strided(grid, stride))
+    projects = needs_projection(in_dim, mid_dim, stride)
+    x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
+    padded_cells = same_padded(grid, 3, stride) if stride == 2 else before
+    padded = mid_dim * padded_cells if padded_cells > before else 0
+    shortcut = out if projects else 0
+    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
+        parameters=2 * (2 * mid_dim + out_dim) + (2 * out_dim if projects else 0),
+        saved=2 * narrow + padded + 2 * narrow_after + 2 * out + shortcut,
+        peak=max(
+            x + 2 * shortcut,
+            x + shortcut + 3 * narrow,
+            x + shortcut + narrow + max(padded + narrow_after, 3 * narrow_after),
+            x + shortcut + narrow_after + 2 * out,
+        ),
+    )
+
+
+def count_bottleneck(in_dim: int, mid_dim: int, grid: Grid, stride: int, projects: bool) -> Part:
+    """Count the convolutions of a residual unit."""
+    after = strided(grid, stride)
+    convs = (
+        count_conv(in_dim, mid_dim, 1, grid)
+        + count_conv(mid_dim, mid_dim, 3, after)
+        + count_conv(mid_dim, 4 * mid_dim, 1, after)
+    )
+    return convs + count_conv(in_dim, 4 * mid_dim, 1, after) if projects else convs
+
+
+def count_last_norm(config: ResNetConfig) -> Part:
+    if config.style == "post-activation":
+        return Part()
+    features = config.feature_dim * cells(config.grid)
+    root_output = config.root_dim * cells(config.root_grid)
+    return Part(parameters=2 * config.feature_dim, saved=2 * features, peak=root_output + 3 * features)
+
+
+def count_conv(in_dim: int, out_dim: int, kernel: int, output_grid: Grid) -> Part:
+    weights = kernel * kernel * in_dim * out_dim
+    # Standardising holds the kernel minus its mean and the result, beside the kernel itself.
+    return Part(parameters=weights, macs=weights * cells(output_grid), saved_weights=2 * weights, peak_weights=2 * weights)
+
+
+def cells(grid: Grid) -> int:
+    return grid[0] * grid[1]
+
+
+def strided(grid: Grid, stride: int) -> Grid:
+    return halve_repeatedly(grid, stride // 2)  # strides are 1 or 2
+
+
+def same_padded(grid: Grid, kernel: int, stride: int) -> int:
+    """Return the number of cells of a feature map after TF's SAME padding."""
+    rows, columns = ((halve(size) - 1) * stride + kernel for size in grid)
+    return max(rows, grid[0]) * max(columns, grid[1])

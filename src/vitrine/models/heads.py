@@ -1,4 +1,4 @@
-"""From tokens to features to logits: attention pooling, the hidden layer of pre-training, the linear head.
+"""Heads: attention pooling, the hidden layer of pre-training, the linear head.
 
 Shapes: B batch, T tokens, D width.
 """
@@ -12,7 +12,7 @@ from vitrine.models.weight_init import init_lecun_normal
 
 
 class AttentionPool(nn.Module):
-    """The MAP head: a learned probe attends to the tokens, then one MLP with a residual (big_vision's `MAPHead`)."""
+    """Multi-head attention pooling: a learned probe attends to the tokens, then an MLP with a residual (`MAPHead`)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class AttentionPool(nn.Module):
 
 
 class HiddenHead(nn.Module):
-    """The hidden layer of the pre-training head, `pre_logits` in the released code; it is dropped in fine-tuning."""
+    """Hidden layer of the pre-training head (`pre_logits` in the released code), dropped in fine-tuning."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class HiddenHead(nn.Module):
 
 
 def build_linear_head(feature_dim: int, num_classes: int, bias: float) -> nn.Module:
-    """Zero weights and a constant bias, so that training starts from a blank answer; identity for no classes."""
+    """Build a linear layer with zero weights and a constant bias; identity if there are no classes."""
     if num_classes == 0:
         return nn.Identity()
     head = nn.Linear(feature_dim, num_classes)

@@ -9,6 +9,8 @@ from vitrine.models.vit import VisionTransformer
 
 
 class Hybrid(VisionTransformer):
+    """A ViT with a ResNet before its patch embedding."""
+
     before_blocks = ("stem", *VisionTransformer.before_blocks)
 
     def __init__(self, config: HybridConfig) -> None:

@@ -1,4 +1,4 @@
-"""Names for what lies between images and logits, and the way out for it: nobody hangs hooks on a model."""
+"""Recording of intermediates by name, so that nobody needs to hang hooks on a model."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ Observe = Callable[[str, Tensor], None]
 
 
 class IntermediateRecorder:
-    """Where intermediates go on their way through a model. A plain forward pass has none (`None` in its place)."""
+    """Collects or streams the intermediates of one forward pass. A plain forward pass has None instead."""
 
     def __init__(self, keep: Sequence[str], observe: Observe | None, prefix: str = "") -> None:
         self.keep = keep
@@ -19,13 +19,13 @@ class IntermediateRecorder:
         self.kept: dict[str, Tensor] = {}
 
     def under(self, name: str) -> "IntermediateRecorder":
-        """The same recorder, for a part of the model whose names start with `name`."""
+        """Return the same recorder for a submodule, whose names start with `name`."""
         part = IntermediateRecorder(self.keep, self.observe, f"{self.prefix}{name}.")
         part.kept = self.kept
         return part
 
     def wants(self, name: str) -> bool:
-        """Asked before computing what the forward pass itself does not need."""
+        """Return whether anybody asked for an intermediate that the forward pass itself does not need."""
         return self.observe is not None or self._is_kept(self.prefix + name)
 
     def __call__(self, name: str, tensor: Tensor) -> None:
@@ -39,8 +39,9 @@ class IntermediateRecorder:
         return any(fnmatchcase(full_name, pattern) for pattern in self.keep)
 
 
-def require_known_names(patterns: Sequence[str], names: Sequence[str]) -> None:
+def check_known_names(patterns: Sequence[str], names: Sequence[str]) -> None:
+    """Raise a ValueError if one of the `keep` patterns matches none of a model's intermediates."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = difflib.get_close_matches(pattern, names, n=3) or [names[0], names[-1]]
-            raise ValueError(f"keep={pattern!r} names no intermediate of this model; nearest: {', '.join(near)}.")
+            raise ValueError(f"keep={pattern!r} matches no intermediate of this model; nearest: {', '.join(near)}.")

@@ -1,6 +1,6 @@
 """The contract of every model family: what training, evaluation, inspection and export may call.
 
-Shapes: B batch, C channels, N patches, T tokens (patches and prefix), D width.
+Shapes: B batch, C channels, R rows and S columns of the grid, N patches, T tokens (patches and prefix), D width.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,32 +13,60 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrine.models.config import ModelConfig, ResizeMethod
 from vitrine.models.heads import build_linear_head
-from vitrine.models.intermediates import IntermediateRecorder, Observe, require_known_names
+from vitrine.models.intermediates import IntermediateRecorder, Observe, check_known_names
 
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
-Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PatchSubset:
+    """Patch tokens left after dropping some: what an `edit` of `encode` returns instead of all tokens."""
+
+    tokens: Tensor
+    """(B, N', D)."""
+    indices: Tensor
+    """int64 (B, N'): the raster index of each token's patch, so that it gets the position of that patch."""
+
+
+Edit = Callable[[Tensor], Tensor | PatchSubset]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What `encode` returns."""
+    """Output of `Model.encode`."""
 
     tokens: Tensor
     """(B, T, D): prefix tokens first (class, distillation, registers), then patches in raster order."""
     grid: tuple[int, int]
-    """Rows and columns of the patches."""
+    """Rows and columns of the patches of a whole image."""
     kept: dict[str, Tensor] = field(default_factory=dict)
     """The intermediates that `keep` asked for, by name."""
+    patch_indices: Tensor | None = None
+    """(B, N'): which patches the patch tokens are, where `edit` dropped some; None: all of the grid."""
+    readout: tuple[Tensor, ...] = ()
+    """Features (B, D or 2 D) of each layer in `readout_layers`, which `pool` concatenates."""
 
     @property
     def patches(self) -> Tensor:
-        """(B, N, D): the tokens that lie on the grid."""
+        """Patch tokens (B, N, D); where some were dropped, those that are left, in the order of `patch_indices`."""
         rows, columns = self.grid
-        return self.tokens[:, self.tokens.shape[1] - rows * columns :]
+        num_patches = rows * columns if self.patch_indices is None else self.patch_indices.shape[1]
+        return self.tokens[:, self.tokens.shape[1] - num_patches :]
+
+    @property
+    def grid_patches(self) -> Tensor:
+        """Patch tokens (B, R, S, D) on the grid of the image; a ValueError where some were dropped."""
+        if self.patch_indices is not None:
+            rows, columns = self.grid
+            raise ValueError(
+                f"{self.patch_indices.shape[1]} patch tokens do not fill the {rows} x {columns} grid, because patches were "
+                "dropped: encode without dropping, or read `patches` and `patch_indices`."
+            )
+        return self.patches.unflatten(1, self.grid)
 
 
 class Model(nn.Module, Generic[ConfigT]):
-    """Images in, logits out, with names for what lies between."""
+    """Base class of all networks: images in, logits out, with names for the intermediates."""
 
     config: ConfigT
     blocks: nn.ModuleList
@@ -54,23 +82,23 @@ class Model(nn.Module, Generic[ConfigT]):
         raise NotImplementedError
 
     def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
-        """What `embed` returns, for images of the right size."""
+        """Compute patch tokens and grid, as `embed` does, from images that were checked."""
         raise NotImplementedError
 
-    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
-        """From the patch tokens of `embed`, possibly edited, to the tokens of `Encoded`."""
+    def encode_tokens(self, tokens: Tensor, patch_indices: Tensor | None, recorder: IntermediateRecorder | None) -> Encoded:
+        """Run the network on the patch tokens of `embed`, possibly edited; `patch_indices` where some were dropped."""
         raise NotImplementedError
 
     def pool(self, encoded: Encoded) -> Tensor:
-        """(B, feature_dim): what the head reads."""
+        """Compute the features (B, feature_dim) that the head reads."""
         raise NotImplementedError
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
-        """Take images of another size from now on; positions, where there are any, are interpolated (section 3.2)."""
+        """Change the image size that the model takes, interpolating its positions if it has any (section 3.2)."""
         raise NotImplementedError
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Patch tokens (B, N, D) before positions and prefix, and their grid."""
+        """Compute patch tokens (B, N, D), before positions and prefix tokens, and their grid."""
         self.check_images(images)
         return self.embed_images(images, None)
 
@@ -82,40 +110,46 @@ class Model(nn.Module, Generic[ConfigT]):
         edit: Edit | None = None,
         observe: Observe | None = None,
     ) -> Encoded:
-        """Tokens after the last block and norm.
+        """Compute the tokens after the last block and norm.
 
-        `keep` names intermediates to return, with `*` as a wildcard; `observe(name, tensor)` sees every one as it is made,
-        attention maps too, without anything being kept; `edit` changes the patch tokens before positions are added. Maps are
-        computed beside the attention itself, so asking for them does not change the tokens. Encoder blocks are not
-        checkpointed while intermediates are asked for.
+        `keep` names intermediates to return, with `*` as a wildcard. `observe(name, tensor)` is called with every
+        intermediate, attention maps included, and keeps nothing. `edit` changes the patch tokens before positions are added,
+        or drops some and returns a `PatchSubset`. Attention maps are computed beside the attention itself, so asking for them
+        does not change the tokens. Blocks are not checkpointed while intermediates are recorded.
         """
         self.check_images(images)
         patterns = (keep,) if isinstance(keep, str) else tuple(keep)
         recorder = None
         if patterns or observe is not None:
-            require_known_names(patterns, self.intermediates)
+            check_known_names(patterns, self.intermediates)
             recorder = IntermediateRecorder(patterns, observe)
         tokens, _ = self.embed_images(images, recorder)
+        patch_indices = None
         if edit is not None:
-            tokens = require_same_shape(edit(tokens), tokens)
-        tokens = self.encode_tokens(tokens, recorder)
-        return Encoded(tokens, self.config.grid, {} if recorder is None else recorder.kept)
+            tokens, patch_indices = self.check_edited(edit(tokens), tokens)
+        return self.encode_tokens(tokens, patch_indices, recorder)
 
     def forward_heads(self, encoded: Encoded) -> tuple[Tensor, ...]:
-        """The logits (B, classes) of each head; the features where the model has no head."""
+        """Compute the logits (B, classes) of each head; the features if the model has no head."""
         return (self.head(self.pool(encoded)),)
 
     def forward(self, images: Tensor) -> Tensor:
         logits = self.forward_heads(self.encode(images))
         return logits[0] if len(logits) == 1 else torch.stack(logits).mean(dim=0)
 
-    def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
-        """Replace the whole head by one zero-initialised linear layer, as fine-tuning does (section 3.2)."""
-        self.config = replace(self.config, num_classes=num_classes, head_bias=head_bias)
+    def reset_head(self, num_classes: int, head_bias: float = 0.0, **changes: Any) -> None:
+        """Replace the whole head by one zero-initialised linear layer, as fine-tuning does (section 3.2).
+
+        `changes` are config fields that say what the new head reads: `readout_layers`, `readout`.
+        """
+        unknown = [name for name in changes if not hasattr(self.config, name)]
+        if unknown:
+            raise ValueError(f"{type(self.config).__name__} has no field {unknown[0]}: leave it out.")
+        self.config = replace(self.config, num_classes=num_classes, head_bias=head_bias, **changes)
         self.head = self.build_head()
 
     def build_head(self) -> nn.Module:
-        """A new head after the configuration, where the rest of the model is."""
+        """Build a new head from the config, on the device and in the dtype of the model."""
         head = build_linear_head(self.config.feature_dim, self.config.num_classes, self.config.head_bias)
         return head.to(next(self.parameters()))
 
@@ -124,7 +158,7 @@ class Model(nn.Module, Generic[ConfigT]):
         return names_without_decay(self)
 
     def block_index(self, name: str) -> int:
-        """Return the depth of a parameter: 0 before the blocks, 1..depth in them, depth + 1 for the last norm, pool and head."""
+        """Return the layer of a parameter: 0 before the blocks, 1..depth in them, depth + 1 in the last norm, pool and head."""
         part, _, rest = name.partition(".")
         if part == "blocks":
             return int(rest.partition(".")[0]) + 1
@@ -135,14 +169,15 @@ class Model(nn.Module, Generic[ConfigT]):
         return name.partition(".")[0] in self.heads
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
-        """One block of the network, recomputed in the backward pass where the configuration says so."""
+        """Run one block of the network, recomputed in the backward pass with gradient checkpointing."""
         if self.config.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(block, *inputs, use_reentrant=False)
         return block(*inputs)
 
     def check_images(self, images: Tensor) -> None:
+        """Raise a ValueError unless images are float (B, C, H, W) of the model's channels and size."""
         if images.ndim != 4:
-            raise ValueError(f"images have shape {tuple(images.shape)}; needed is (batch, channels, height, width).")
+            raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width).")
         if not images.is_floating_point():
             raise ValueError(f"images are of {images.dtype}; normalise them to floating point first.")
         channels, *size = images.shape[1:]
@@ -158,13 +193,29 @@ class Model(nn.Module, Generic[ConfigT]):
                 f"resize them, or call model.resize(({size[0]}, {size[1]})) first."
             )
 
-
-def require_same_shape(edited: Tensor, tokens: Tensor) -> Tensor:
-    if edited.shape != tokens.shape:
-        raise ValueError(
-            f"edit returned tokens of shape {tuple(edited.shape)}; it must keep the shape {tuple(tokens.shape)} it was given."
-        )
-    return edited
+    def check_edited(self, edited: Tensor | PatchSubset, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Check what `edit` made of the patch tokens; return the tokens and, where some were dropped, their indices."""
+        if not isinstance(edited, PatchSubset):
+            if edited.shape != tokens.shape:
+                raise ValueError(
+                    f"edit returned tokens of shape {tuple(edited.shape)}, expected {tuple(tokens.shape)}: to drop patches, "
+                    "return PatchSubset(tokens, indices)."
+                )
+            return edited, None
+        if not self.config.can_drop_patches:
+            raise ValueError(
+                f"{type(self).__name__} needs every patch of the grid, so edit cannot drop any: take a ViT with learned, "
+                "sin-cos or no positions."
+            )
+        (b, n, d), left = tokens.shape, edited.tokens.shape[1]
+        if edited.tokens.shape != (b, left, d) or edited.indices.shape != (b, left) or not 0 < left <= n:
+            raise ValueError(
+                f"edit returned tokens of shape {tuple(edited.tokens.shape)} with indices of shape "
+                f"{tuple(edited.indices.shape)}; expected ({b}, N', {d}) and ({b}, N'), N' from 1 to {n}."
+            )
+        if edited.indices.dtype != torch.int64:
+            raise ValueError(f"edit returned indices of {edited.indices.dtype}, expected torch.int64.")
+        return edited.tokens, edited.indices
 
 
 def names_without_decay(module: nn.Module) -> set[str]:

@@ -9,9 +9,9 @@ from vitrine.models.weight_init import init_lecun_normal
 
 
 class PatchEmbedding(nn.Module):
-    """Cut into patches, project each: what a convolution of stride and kernel P computes, as one matrix product.
+    """Cut an image into patches and project each by a linear layer.
 
-    A convolution gives the same numbers, but on processors takes up to 2.7 times as long in training (docs/log.md).
+    A convolution of stride and kernel P computes the same, but takes up to 2.7 times as long in training on CPUs (docs/log.md).
     """
 
     def __init__(self, num_channels: int, patch_size: int, width: int) -> None:
@@ -26,7 +26,7 @@ class PatchEmbedding(nn.Module):
 
 
 def cut_patches(images: Tensor, patch_size: int) -> Tensor:
-    """(B, C, H, W) -> (B, N, C * P * P) in raster order; what does not fill a patch at the right and bottom is dropped."""
+    """Cut images (B, C, H, W) into patches (B, N, C * P * P) in raster order; incomplete ones at the edges are dropped."""
     b, c, height, width = images.shape
     rows, columns = height // patch_size, width // patch_size
     if (rows * patch_size, columns * patch_size) != (height, width):
@@ -36,7 +36,7 @@ def cut_patches(images: Tensor, patch_size: int) -> Tensor:
 
 
 def join_patches(patches: Tensor, grid: tuple[int, int], patch_size: int) -> Tensor:
-    """(B, N, C * P * P) -> (B, C, H, W): what `cut_patches` cut."""
+    """Join patches (B, N, C * P * P) to images (B, C, H, W): the inverse of `cut_patches`."""
     b, (rows, columns) = len(patches), grid
     cells = patches.reshape(b, rows, columns, -1, patch_size, patch_size)
     return cells.permute(0, 3, 1, 4, 2, 5).reshape(b, -1, rows * patch_size, columns * patch_size)

@@ -2,7 +2,7 @@
 
 Shapes: N patches on a grid of R rows and S columns, T tokens (prefix and patches), D width, H heads, K = D // H.
 
-The readout tokens (class, distillation) come first and may have positions of their own; registers never have one.
+Class and distillation tokens come first and may have positions of their own; registers never have one.
 """
 
 import torch
@@ -24,23 +24,29 @@ class AddedPositions(nn.Module):
         self.num_rows = config.num_position_rows
         self.num_prefix_tokens = config.num_prefix_tokens
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, patch_indices: Tensor | None = None) -> Tensor:
+        """Add positions to tokens (B, T, D); `patch_indices` (B, N') are the patches left, where some were dropped."""
         table = self.compute_table(tokens)
+        if patch_indices is not None:
+            b, rows = tokens.shape[0], self.num_rows
+            prefix = F.pad(table[:rows], (0, 0, 0, self.num_prefix_tokens - rows)).expand(b, -1, -1)
+            return tokens + torch.cat([prefix, table[rows:][patch_indices]], dim=1)
         if self.num_prefix_tokens > self.num_rows:
             zeros = table.new_zeros(self.num_prefix_tokens - self.num_rows, table.shape[1])
             table = torch.cat([table[: self.num_rows], zeros, table[self.num_rows :]])  # (T, D)
         return tokens + table
 
     def compute_table(self, like: Tensor) -> Tensor:
-        """A row for each token that has a position, readout tokens first, on the device of `like`."""
+        """Return one row per token that has a position, class and distillation tokens first, on the device of `like`."""
         raise NotImplementedError
 
     def resize(self, grid: Grid, method: ResizeMethod) -> None:
+        """Interpolate the positions to another grid."""
         raise NotImplementedError
 
 
 class Learned1d(AddedPositions):
-    """One learned row per token in raster order, the paper's default (eq. 1)."""
+    """Learned 1-D positions: one row per token in raster order, the paper's default (eq. 1)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -58,7 +64,7 @@ class Learned1d(AddedPositions):
 
 
 class Learned2d(AddedPositions):
-    """A learned row per grid row and per grid column, each D / 2 wide, side by side (appendix D.4)."""
+    """Learned 2-D positions: a table for grid columns and one for grid rows, each D / 2 wide, concatenated (appendix D.4)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -83,7 +89,7 @@ class Learned2d(AddedPositions):
 
 
 class SinCos2d(AddedPositions):
-    """Fixed sines and cosines of the place on the grid (big_vision's `posemb_sincos_2d`). Nothing to learn or store."""
+    """Fixed sines and cosines of the grid coordinates (big_vision's `posemb_sincos_2d`). Nothing to learn or store."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -94,7 +100,7 @@ class SinCos2d(AddedPositions):
         return join_axes(self._encode(columns, like.device), self._encode(rows, like.device)).to(like.dtype)
 
     def _encode(self, length: int, device: torch.device) -> Tensor:
-        """(length, D / 2): sines, then cosines, of each place along one axis."""
+        """Return (length, D / 2): sines, then cosines, of each coordinate along one axis."""
         # The -1 makes the longest wavelength exactly 10,000 * 2 pi; other sin-cos embeddings divide by the full count.
         exponent = torch.arange(self.num_frequencies, device=device, dtype=torch.float32) / (self.num_frequencies - 1)
         angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * 10_000.0**-exponent
@@ -105,11 +111,12 @@ class SinCos2d(AddedPositions):
 
 
 class RelativePositions(nn.Module):
-    """One embedding per offset of query and key in the sequence, added to the attention logits (appendix D.4).
+    """Relative positions: one embedding per offset of query and key, added to the attention logits (appendix D.4).
 
     The paper does not say how heads, scale and class token are treated. Here each layer has its own embeddings, shared by
-    its heads, and query times embedding is scaled like query times key (both as in arXiv:1803.02155). Readout tokens with a
-    position stand before the first patch, as in the sequence; a token without one adds no logits, reading or read.
+    its heads, and query times embedding is scaled like query times key (both as in arXiv:1803.02155). Class and distillation
+    tokens with a position come before the first patch, as in the sequence; a token without a position adds no logits, neither
+    as query nor as key.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -117,30 +124,31 @@ class RelativePositions(nn.Module):
         self.grid = config.grid
         self.num_rows = config.num_position_rows
         self.num_prefix_tokens = config.num_prefix_tokens
-        num_places = self.num_rows + config.num_patches
-        self.offsets = nn.Parameter(torch.empty(2 * num_places - 1, config.width // config.num_heads))
+        num_positions = self.num_rows + config.num_patches
+        self.offsets = nn.Parameter(torch.empty(2 * num_positions - 1, config.width // config.num_heads))
         init_positions(self.offsets)
 
     def forward(self, q: Tensor) -> Tensor:
-        """Queries (B, H, T, K) -> logits (B, H, T, T) to add before the softmax."""
+        """Compute the logits (B, H, T, T) to add before the softmax, from queries (B, H, T, K)."""
         b, h, t, k = q.shape
         table = torch.cat([self.offsets, self.offsets.new_zeros(1, k)])
         logits = (q * k**-0.5) @ table.T  # (B, H, T, number of embeddings)
         return logits.gather(-1, self.compute_index(q.device).expand(b, h, t, t))
 
     def compute_index(self, device: torch.device) -> Tensor:
-        """(T, T): which embedding serves query t and key u. The last, always zero, serves where there is none."""
+        """Return (T, T): which embedding is for query t and key u; the last, always zero, is for pairs without one."""
         num_patches = self.grid[0] * self.grid[1]
         num_tokens = self.num_prefix_tokens + num_patches
-        num_places = self.num_rows + num_patches
-        place = torch.arange(num_places, device=device)
-        token = torch.where(place < self.num_rows, place, place - num_places + num_tokens)  # registers lie between
-        index = torch.full((num_tokens, num_tokens), 2 * num_places - 1, device=device)
-        index[token[:, None], token[None, :]] = place[:, None] - place[None, :] + num_places - 1
+        num_positions = self.num_rows + num_patches
+        position = torch.arange(num_positions, device=device)
+        # Tokens without a position, such as registers, lie between the class token and the patches.
+        token = torch.where(position < self.num_rows, position, position - num_positions + num_tokens)
+        index = torch.full((num_tokens, num_tokens), 2 * num_positions - 1, device=device)
+        index[token[:, None], token[None, :]] = position[:, None] - position[None, :] + num_positions - 1
         return index
 
     def resize(self, grid: Grid) -> None:
-        # The outermost offsets lead only from a readout token to the end of the image, on any grid.
+        # The outermost offsets are only between a class token and the end of the image, on any grid.
         first, patches, last = self.offsets.detach().tensor_split((self.num_rows, len(self.offsets) - self.num_rows))
         weights = compute_offset_weights(self.grid, grid).to(patches)
         self.offsets = replace_parameter(self.offsets, torch.cat([first, weights @ patches, last]))
@@ -155,7 +163,7 @@ ADDED_POSITIONS: dict[str, type[AddedPositions]] = {
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:
-    """As many tables as are added to the tokens: none, one, or one for each layer."""
+    """Build the position tables that are added to the tokens: none, one, or one for each layer."""
     kind = ADDED_POSITIONS.get(config.position)
     if kind is None:
         return nn.ModuleList()
@@ -164,12 +172,12 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
 
 
 def replace_parameter(old: nn.Parameter, values: Tensor) -> nn.Parameter:
-    """New values in its place, frozen if it was."""
+    """Return a parameter with new values that is frozen if the old one was."""
     return nn.Parameter(values, requires_grad=old.requires_grad)
 
 
 def join_axes(x_table: Tensor, y_table: Tensor) -> Tensor:
-    """(S, E), (R, E) -> (R * S, 2E): the column's row of numbers, then the row's, for each place in raster order."""
+    """Combine tables of columns (S, E) and rows (R, E) to one row per patch (R * S, 2E) in raster order, columns first."""
     rows, columns = y_table.shape[0], x_table.shape[0]
     return torch.cat([x_table.repeat(rows, 1), y_table.repeat_interleave(columns, dim=0)], dim=1)
 
@@ -177,14 +185,13 @@ def join_axes(x_table: Tensor, y_table: Tensor) -> Tensor:
 def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid, method: ResizeMethod = "paper") -> Tensor:
     """Interpolate grid positions (N, D) from `old_grid` to `new_grid`, both (rows, columns).
 
-    Fine-tuning at a higher resolution keeps the patch size, so there are more patches and the learned positions no longer
-    mean the same places; interpolation restores their meaning. The class token has no place in the image: split its row off
-    before calling.
+    Fine-tuning at a higher resolution keeps the patch size, so there are more patches, and interpolation gives them the
+    positions of the same parts of the image. The class token has no coordinates: split its row off before calling.
     """
     rows, columns = old_grid
     if positions.shape[0] != rows * columns:
         raise ValueError(
-            f"{positions.shape[0]} positions do not fill a {rows} x {columns} grid ({rows * columns}). "
+            f"{positions.shape[0]} positions do not fill a {rows} x {columns} grid, expected {rows * columns}. "
             "If the first row belongs to the class token, pass positions[1:]."
         )
     grid = positions.view(rows, columns, -1)  # (R, S, D)
@@ -203,16 +210,16 @@ def resize_axis(table: Tensor, length: int) -> Tensor:
 
 
 def compute_corner_weights(old: int, new: int) -> Tensor:
-    """(new, old) rows that mix the two nearest old places, first on first and last on last."""
-    place = torch.linspace(0, old - 1, new, dtype=torch.float64) if new > 1 else torch.zeros(1, dtype=torch.float64)
-    return (1 - (place[:, None] - torch.arange(old)[None, :]).abs()).clamp(min=0)
+    """Return the matrix (new, old) of linear interpolation along one axis, with first and last coordinates aligned."""
+    source = torch.linspace(0, old - 1, new, dtype=torch.float64) if new > 1 else torch.zeros(1, dtype=torch.float64)
+    return (1 - (source[:, None] - torch.arange(old)[None, :]).abs()).clamp(min=0)
 
 
 def compute_offset_weights(old_grid: Grid, new_grid: Grid) -> Tensor:
-    """(2N' - 1, 2N - 1) rows that mix old relative embeddings into new ones.
+    """Return the matrix (2N' - 1, 2N - 1) that interpolates relative embeddings from an old to a new grid.
 
     An offset in raster order is a step of some rows and some columns, but several steps share an offset. The one with the
-    fewest columns stands for all, is scaled to the old grid, and the four old steps around it are mixed.
+    fewest columns is taken, scaled to the old grid, and interpolated bilinearly between the four old steps around it.
     """
     (rows, columns), (new_rows, new_columns) = old_grid, new_grid
     old, new = rows * columns, new_rows * new_columns
@@ -228,7 +235,7 @@ def compute_offset_weights(old_grid: Grid, new_grid: Grid) -> Tensor:
 
 
 def mix_neighbours(step: Tensor, old: int, new: int) -> list[tuple[Tensor, Tensor]]:
-    """The two whole steps around `step` once it is scaled from `new` places to `old`, each with its weight."""
+    """Scale a step along an axis of `new` cells to `old` cells; return the two whole steps around it with their weights."""
     scaled = step * (old - 1) / max(1, new - 1)
     floor = scaled.floor()
     above = scaled - floor

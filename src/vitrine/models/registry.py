@@ -1,16 +1,14 @@
-"""Model names, one table of families, config to JSON and back.
+"""Model names, the table of model families, and configs to JSON and back.
 
-Model names: a table of variants, a grammar for the rest, and the canonical list that tests walk through.
-
-No torch is imported before a model is built.
-A configuration as JSON and back. What comes back may be from anywhere, so everything about it is checked.
+A name is one of the paper (`ViT-B/16`, `R50x1`, `R50+ViT-B/16`) or has other patch sizes, widths and depths by the same
+grammar. No torch is imported before a model is built.
 """
 
 import difflib
 import re
 from dataclasses import MISSING, asdict, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitrine.models.config import AxialConfig, HybridConfig, ModelConfig, ResNetConfig, ViTConfig, as_image_size
 
@@ -38,7 +36,7 @@ RESNET_STAGES: dict[str, tuple[int, ...]] = {
     "200": (3, 24, 36, 3),
 }
 
-# What the paper and its released code name. Other patch sizes, widths and depths parse too; for these the counts are known.
+# Names in the paper and its released code. Other patch sizes, widths and depths parse too; for these the counts are known.
 MODELS = (
     "ViT-Ti/16",
     "ViT-S/32",
@@ -74,12 +72,20 @@ MODELS = (
     "Axial-ViT-B/16",
 )
 
-# Every family: its configuration and where its class lives.
-FAMILIES: dict[type[ModelConfig], tuple[str, str]] = {
-    ViTConfig: ("vitrine.models.vit", "VisionTransformer"),
-    AxialConfig: ("vitrine.models.axial", "AxialTransformer"),
-    HybridConfig: ("vitrine.models.hybrid", "Hybrid"),
-    ResNetConfig: ("vitrine.models.resnet", "ResNet"),
+
+class Family(NamedTuple):
+    """A kind of network: its config and the module and name of its class, imported when a model is built."""
+
+    config: type[ModelConfig]
+    module: str
+    class_name: str
+
+
+FAMILIES = {
+    "vit": Family(ViTConfig, "vitrine.models.vit", "VisionTransformer"),
+    "axial": Family(AxialConfig, "vitrine.models.axial", "AxialTransformer"),
+    "hybrid": Family(HybridConfig, "vitrine.models.hybrid", "Hybrid"),
+    "resnet": Family(ResNetConfig, "vitrine.models.resnet", "ResNet"),
 }
 
 VIT_NAME = re.compile(r"(?P<axial>Axial-)?ViT-(?P<variant>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
@@ -94,14 +100,14 @@ def build_model(
     image_size: int | tuple[int, int] | None = None,
     **changes: Any,
 ) -> "Model[Any]":
-    """A model with fresh weights from a name such as `ViT-B/16` or a configuration, with any of its fields changed."""
+    """Build a model with fresh weights from a name such as `ViT-B/16` or a config, with any of its fields changed."""
     config = resolve_config(name, num_classes=num_classes, image_size=image_size, **changes)
-    module, class_name = FAMILIES[type(config)]
-    return getattr(import_module(module), class_name)(config)
+    family = FAMILIES[find_family(config)]
+    return getattr(import_module(family.module), family.class_name)(config)
 
 
 def build_meta_model(config: ModelConfig) -> "Model[Any]":
-    """A model without memory for its weights, on the meta device: names and shapes, to be given numbers from a file."""
+    """Build a model on the meta device: names and shapes of its weights without memory for them."""
     import torch
 
     with torch.device("meta"):
@@ -115,50 +121,60 @@ def resolve_config(
     image_size: int | tuple[int, int] | None = None,
     **changes: Any,
 ) -> ModelConfig:
-    """The configuration behind a name, or the one given, with some fields changed."""
+    """Return the config of a model name, or the given config, with some fields changed."""
     if num_classes is not None:
         changes["num_classes"] = num_classes
     if image_size is not None:
         changes["image_size"] = as_image_size(image_size)
     if isinstance(name, str):
         return parse_model_name(name, **changes)
-    if type(name) not in FAMILIES:
-        raise ValueError(f"{name!r} is no model: give a name such as 'ViT-B/16', or a configuration such as vitrine.ViTConfig.")
-    require_known_fields(type(name), changes)
+    find_family(name)
+    check_known_fields(type(name), changes)
     return replace(name, **changes)
 
 
+def find_family(config: ModelConfig) -> str:
+    """Return the name in FAMILIES of a config's family, which is its `kind` in JSON."""
+    for name, family in FAMILIES.items():
+        if type(config) is family.config:
+            return name
+    raise ValueError(f"{config!r} is not a model: give a name such as 'ViT-B/16', or a config such as vitrine.ViTConfig.")
+
+
 def parse_model_name(name: str, **changes: Any) -> ModelConfig:
-    """`ViT-B/16`, `Axial-ViT-B/16`, `R50x1`, `R50+ViT-B/16` -> the configuration, as in the paper."""
+    """Return the config of a name such as `ViT-B/16`, `Axial-ViT-B/16`, `R50x1` or `R50+ViT-B/16`, with changes."""
     for parse in (parse_vit_name, parse_resnet_name, parse_hybrid_name):
         parsed = parse(name)
         if parsed is not None:
-            kind, named = parsed
-            require_known_fields(kind, changes)
-            return kind(**{**named, **changes})  # made once: a patch of 256 pixels is fine if the images are larger too
+            config_class, values = parsed
+            check_known_fields(config_class, changes)
+            # Built once, with the changes: patches of 256 pixels are valid if the images are larger too.
+            return config_class(**{**values, **changes})
     raise ValueError(f"Unknown model {name!r}. Nearest: {', '.join(nearest_names(name))}. All names: `vitrine models`.")
 
 
-Parsed = tuple[type[ModelConfig], dict[str, Any]]
+ParsedName = tuple[type[ModelConfig], dict[str, Any]]
 
 
-def parse_vit_name(name: str) -> Parsed | None:
+def parse_vit_name(name: str) -> ParsedName | None:
+    """Parse `ViT-B/16` or `Axial-ViT-B/16`: variant and patch size."""
     match = VIT_NAME.fullmatch(name)
     if match is None or match["variant"] not in VARIANTS:
         return None
-    kind = AxialConfig if match["axial"] else ViTConfig
-    return kind, {"patch_size": int(match["patch"]), **VARIANTS[match["variant"]]}
+    config_class = AxialConfig if match["axial"] else ViTConfig
+    return config_class, {"patch_size": int(match["patch"]), **VARIANTS[match["variant"]]}
 
 
-def parse_resnet_name(name: str) -> Parsed | None:
+def parse_resnet_name(name: str) -> ParsedName | None:
+    """Parse `R50x1`: depth and width factor."""
     match = RESNET_NAME.fullmatch(name)
     if match is None or match["depth"] not in RESNET_STAGES:
         return None
     return ResNetConfig, {"stages": RESNET_STAGES[match["depth"]], "width_factor": float(match["factor"])}
 
 
-def parse_hybrid_name(name: str) -> Parsed | None:
-    """The number at the end is the total stride (section 4.4): 32 after all four stages, 16 after three."""
+def parse_hybrid_name(name: str) -> ParsedName | None:
+    """Parse `R50+ViT-B/16`, whose last number is the total stride (section 4.4): 32 after four stages, 16 after three."""
     match = HYBRID_NAME.fullmatch(name)
     if match is None or match["variant"] not in VARIANTS or match["depth"] not in ("", *RESNET_STAGES):
         return None
@@ -172,10 +188,10 @@ def parse_hybrid_name(name: str) -> Parsed | None:
 
 
 def resolve_stem(depth: str, stride: int) -> tuple[tuple[int, ...], int] | None:
-    """Stages of the ResNet and size of the patches cut from its map."""
+    """Return the stages of a hybrid's ResNet and the size of the patches cut from its feature map."""
     if depth == "":
-        # The released R+ViT-Ti/16 is a root with patches of 8 places. Its comment takes the root's stride for 2, but with
-        # the pool it is 4, so "/16" is really /32; the released count has 49 tokens and settles it.
+        # The released R+ViT-Ti/16 is a root with patches of 8 x 8 cells. Its comment assumes a root of stride 2, but with the
+        # pool it is 4, so "/16" is really /32; the released count, 49 tokens, confirms it.
         return ((), stride // 2) if stride > 1 and stride % 2 == 0 else None
     stages = RESNET_STAGES[depth]
     if stride == 32:
@@ -185,54 +201,56 @@ def resolve_stem(depth: str, stride: int) -> tuple[tuple[int, ...], int] | None:
     return None
 
 
-def require_known_fields(kind: type[ModelConfig], changes: dict[str, Any]) -> None:
-    known = [field.name for field in fields(kind)]
+def check_known_fields(config_class: type[ModelConfig], changes: dict[str, Any]) -> None:
+    """Raise a ValueError if a changed field does not exist in the config."""
+    known = [field.name for field in fields(config_class)]
     for name in changes:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3) or known
-            raise ValueError(f"{kind.__name__} has no field {name!r}; nearest: {', '.join(near)}.")
+            raise ValueError(f"{config_class.__name__} has no field {name!r}; nearest: {', '.join(near)}.")
 
 
 def nearest_names(name: str) -> list[str]:
-    """Up to three names to offer, first without regard to case, as `vit-b16` is meant for `ViT-B/16`."""
+    """Return up to three model names to suggest for a mistyped one, e.g. `ViT-B/16` for `vit-b16`."""
     folded = [known.casefold() for known in MODELS]
     near = set(difflib.get_close_matches(name.casefold(), folded, n=3) or ["vit-b/16", "r50x1", "r50+vit-b/16"])
-    offered = [known for known in MODELS if known.casefold() in near]
-    # `ViT-b/16` and `ViT-B/16` differ only in case: what was typed decides.
-    return sorted(offered, key=lambda known: -difflib.SequenceMatcher(None, name, known).ratio())[:3]
+    suggestions = [known for known in MODELS if known.casefold() in near]
+    # `ViT-b/16` and `ViT-B/16` differ only in case, so the order depends on the case that was typed.
+    return sorted(suggestions, key=lambda known: -difflib.SequenceMatcher(None, name, known).ratio())[:3]
 
 
-KINDS: dict[str, type[ModelConfig]] = {
-    "vit": ViTConfig,
-    "axial": AxialConfig,
-    "hybrid": HybridConfig,
-    "resnet": ResNetConfig,
-}
-# No size of a model comes near; larger numbers would only serve to make a reader compute for ever.
-LARGEST = 10_000_000
+# No model has a size near this. Larger numbers in a file could only make its reader compute for ever.
+MAX_SIZE = 10_000_000
+# Fields that are written only if they are set, so that files of models without them are as before.
+OPTIONAL_FIELDS = ("readout_layers", "readout")
 
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
-    kind = next(name for name, known in KINDS.items() if type(config) is known)
-    return {"kind": kind, **asdict(config)}
+    """Return a config as JSON values, with its family as `kind`."""
+    values = asdict(config)
+    for name in OPTIONAL_FIELDS:
+        if not values.get(name):
+            values.pop(name, None)
+    return {"kind": find_family(config), **values}
 
 
 def config_from_json(content: object) -> ModelConfig:
-    name = content.get("kind") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not isinstance(name, str) or name not in KINDS:
-        raise ValueError(f"A model's description must name its kind, one of {', '.join(KINDS)}; it is {content!r:.80}.")
-    kind = KINDS[name]
+    """Check and rebuild a config from `config_to_json`; the file may be from anywhere, so everything is checked."""
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(kind, str) or kind not in FAMILIES:
+        raise ValueError(f"A model config must have a kind, one of {', '.join(FAMILIES)}; found {content!r:.80}.")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items() if name != "kind"}
-    known = {field.name: field for field in fields(kind)}
+    config_class = FAMILIES[kind].config
+    known = {field.name: field for field in fields(config_class)}
     for name, value in values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise ValueError(f"A {content['kind']} has no field {name!r}{hint}. A newer version may have written it.")
+            raise ValueError(f"A {kind} config has no field {name!r}{hint}. A newer version may have written it.")
         numbers = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, int | float) and not -LARGEST <= number <= LARGEST for number in numbers):
-            raise ValueError(f"{name}={value!r} is no size of a model.")
+        if any(isinstance(number, int | float) and not -MAX_SIZE <= number <= MAX_SIZE for number in numbers):
+            raise ValueError(f"{name}={value!r} is out of range for a model, at most {MAX_SIZE}.")
     missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
     if missing:
-        raise ValueError(f"The description of a {content['kind']} lacks {', '.join(missing)}.")
-    return kind(**values)
+        raise ValueError(f"The {kind} config lacks {', '.join(missing)}.")
+    return config_class(**values)

@@ -1,7 +1,7 @@
-"""ResNets with group norm and standardised convolutions, in the two styles that the paper's code has.
+"""ResNets with group norm and standardised convolutions, in the two styles of the paper's code.
 
 Pre-activation is BiT (arXiv:1912.11370), the paper's baseline; post-activation is the stem of its hybrids. They differ in
-more than the order of the norms: padding, both epsilons and how the deviation is guarded (`docs/paper.md`).
+more than the order of the norms: padding, both epsilons and where the second is added (`docs/paper.md`).
 
 Shapes: B batch, C channels, R rows and S columns of a feature map.
 """
@@ -19,7 +19,7 @@ from vitrine.models.weight_init import init_lecun_normal
 
 
 class ResNet(Model[ResNetConfig]):
-    """`blocks` are the stages, as in the released names; their outputs are kept as maps (B, C, R, S)."""
+    """A ResNet whose `blocks` are its stages, as in the released names; their outputs are recorded as (B, C, R, S)."""
 
     before_blocks = ("root",)
 
@@ -37,20 +37,23 @@ class ResNet(Model[ResNetConfig]):
         return ("root", *(f"blocks.{stage}.output" for stage in range(len(self.blocks))))
 
     def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
-        """The places of the root's feature map as tokens: the nearest thing to patches that a ResNet has."""
+        """Compute the cells of the root's feature map as tokens: the nearest thing to patches that a ResNet has."""
         return flatten_map(self.embed_map(images, recorder)), self.config.root_grid
 
-    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, patch_indices: Tensor | None, recorder: IntermediateRecorder | None) -> Encoded:
         features = tokens.transpose(1, 2).unflatten(2, self.config.root_grid)
-        return flatten_map(self.encode_map(features, recorder))
+        tokens_out = flatten_map(self.encode_map(features, recorder))
+        return Encoded(tokens_out, self.config.grid, {} if recorder is None else recorder.kept)
 
     def embed_map(self, images: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
+        """Run the root: images to its feature map."""
         features = self.root(images)
         if recorder is not None:
             recorder("root", features)
         return features
 
     def encode_map(self, features: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
+        """Run the stages and the last norm on the root's feature map."""
         for stage, units in enumerate(self.blocks):
             assert isinstance(units, nn.Sequential)
             for unit in units:
@@ -64,12 +67,12 @@ class ResNet(Model[ResNetConfig]):
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
         if method != "paper":
-            raise ValueError(f"A ResNet has no positions to resize by method={method!r}: leave it out.")
+            raise ValueError(f"method={method!r} is for positions, which a ResNet does not have: leave it out.")
         self.config = replace(self.config, image_size=as_image_size(image_size))
 
 
 class Root(nn.Module):
-    """The first convolution and pool: stride 4 in all."""
+    """First convolution and max pool, with a total stride of 4."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -89,7 +92,7 @@ class Root(nn.Module):
 
 
 class PreActivationUnit(nn.Module):
-    """Bottleneck of BiT: norm and ReLU before each convolution, the projection after the first of them."""
+    """Bottleneck unit of BiT: norm and ReLU before each convolution; the projection reads the first normed input."""
 
     def __init__(self, in_dim: int, mid_dim: int, stride: int, config: ResNetConfig) -> None:
         super().__init__()
@@ -113,7 +116,7 @@ class PreActivationUnit(nn.Module):
 
 
 class PostActivationUnit(nn.Module):
-    """Bottleneck of the hybrids' stem: convolution, norm, ReLU, and a ReLU after the sum."""
+    """Bottleneck unit of the hybrids' stem: convolution, norm, ReLU, and a ReLU after the sum."""
 
     def __init__(self, in_dim: int, mid_dim: int, stride: int, config: ResNetConfig) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ class PostActivationUnit(nn.Module):
 
 
 class StandardisedConv(nn.Conv2d):
-    """Convolution without bias whose kernel has mean 0 and deviation 1 for each output channel when it is used."""
+    """Convolution without bias whose kernel is standardised to mean 0 and deviation 1 per output channel in each forward."""
 
     def __init__(self, in_dim: int, out_dim: int, kernel: int, stride: int, config: ResNetConfig) -> None:
         # With stride 1, TF's SAME is the symmetric padding that torch and BiT use; with stride 2 it is in `forward`.
@@ -157,6 +160,7 @@ class StandardisedConv(nn.Conv2d):
         return self._conv_forward(input, self.standardise(), None)
 
     def standardise(self) -> Tensor:
+        """Compute the standardised kernel."""
         variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
         # Post-activation adds epsilon to the deviation, BiT to the variance: the two are not the same network.
         deviation = variance.sqrt() + self.eps if self.eps_on_deviation else (variance + self.eps).sqrt()
@@ -174,7 +178,7 @@ def build_group_norm(num_channels: int, config: ResNetConfig) -> nn.GroupNorm:
 
 
 def pad_same(features: Tensor, kernel: int, stride: int) -> Tensor:
-    """TF's SAME padding: the odd zero goes to the right and bottom, where symmetric padding would shift the image."""
+    """Pad like TF's SAME: an odd zero goes to the right and bottom, where symmetric padding would shift the image."""
     rows, columns = (max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in features.shape[2:])
     if rows == columns == 0:
         return features
@@ -182,5 +186,5 @@ def pad_same(features: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 def flatten_map(features: Tensor) -> Tensor:
-    """(B, C, R, S) -> (B, R * S, C), in raster order."""
+    """Flatten a feature map (B, C, R, S) to tokens (B, R * S, C) in raster order."""
     return features.flatten(2).transpose(1, 2)

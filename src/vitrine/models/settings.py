@@ -1,28 +1,39 @@
-"""Which network a run trains, as a recipe and the command line say it. No torch here."""
+"""The network of a run, as a recipe and the command line describe it. No torch here."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from vitrine.core.config_checks import require_field_types
-from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion
+from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion, Readout
 from vitrine.models.registry import resolve_config
 
-# What may be said of a checkpoint's network too: the rest of it is as it was trained.
-OF_CHECKPOINTS = ("preprocess", "head_bias", "image_size", "gelu", "norm_eps", "dropout_rate", "stochastic_depth_rate")
+# Config fields of the head, which is new in fine-tuning.
+READOUT_FIELDS = ("readout_layers", "readout")
+# Settings that may change a checkpoint's network too; the rest is fixed by its weights.
+CHECKPOINT_SETTINGS = (
+    "preprocess",
+    "head_bias",
+    "image_size",
+    "gelu",
+    "norm_eps",
+    "dropout_rate",
+    "stochastic_depth_rate",
+    *READOUT_FIELDS,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """A name, or a checkpoint to start from, and what is to be other than they have it; None: as they have it."""
+    """A model name or a checkpoint to start from, and changes to it; None leaves a field as it is there."""
 
     name: str | None = None
-    """Of a network with fresh weights, as ViT-B/16; `vitrine models` lists them."""
+    """Model with fresh weights, e.g. ViT-B/16; `vitrine models` lists the names."""
     checkpoint: str | None = None
     """Weights to start from: a folder or file in any known format, or hf://org/name. Its head is replaced."""
     preprocess: Literal["imagenet", "inception"] | None = None
-    """Mean and deviation of ImageNet, or values in -1..1, as the paper's code has them for fresh weights."""
+    """Normalise by ImageNet's mean and standard deviation, or to -1..1 (default for fresh weights, as in the paper)."""
     image_size: int | None = None
-    """Pixels of the side; positions of a checkpoint are resized to it."""
+    """Side of the images in pixels; positions of a checkpoint are interpolated to it."""
     num_channels: int | None = None
     """1 for grey images, 3 for colour."""
     patch_size: int | None = None
@@ -31,60 +42,75 @@ class ModelSettings:
     num_heads: int | None = None
     mlp_dim: int | None = None
     gelu: Literal["tanh", "erf"] | None = None
-    """erf is three times as quick on processors; of a checkpoint, what its file does not say."""
+    """GELU variant; erf is three times as fast on CPUs. For a checkpoint: only if its file does not state it."""
     norm_eps: float | None = None
-    """Of the LayerNorms; of a checkpoint, what its file does not say."""
+    """Epsilon of the LayerNorms. For a checkpoint: only if its file does not state it."""
     pool: Pool | None = None
+    """Features for the head: class token, mean of the patches, or attention pooling (map)."""
+    readout_layers: tuple[int, ...] | None = None
+    """Blocks, counted from 0 and ending with the last, whose outputs are concatenated for the head."""
+    readout: Readout | None = None
+    """Features of each of readout_layers: class token, mean of the patches, or both (default: as pool)."""
     hidden_head: bool | None = None
-    """The pre-training head of the paper, with a hidden layer."""
+    """Pre-training head of the paper, with a hidden layer."""
     head_bias: float | None = None
-    """At the beginning; -10 goes with the sigmoid loss."""
+    """Initial bias of the head, e.g. -10 for the sigmoid loss."""
     num_registers: int | None = None
+    """Number of register tokens."""
     position: Position | None = None
+    """Kind of position embedding."""
     position_insertion: PositionInsertion | None = None
-    """Where they are added: at the stem, or in every layer, as tables of their own or one that all share (table 8)."""
+    """Add positions at the stem, or in every layer with its own table or one shared table (table 8)."""
     layer_scale: float | None = None
+    """Initial LayerScale factor."""
     dropout_rate: float | None = None
     stochastic_depth_rate: float | None = None
     stages: tuple[int, ...] | None = None
-    """Units in each stage of a ResNet."""
+    """ResNet: units in each stage."""
     width_factor: float | None = None
-    """Of a ResNet."""
+    """ResNet: width factor."""
     num_groups: int | None = None
-    """Of a ResNet's norms."""
+    """ResNet: groups of each norm."""
     stem_stages: tuple[int, ...] | None = None
-    """Units in each stage of a hybrid's stem."""
+    """Hybrid: units in each stage of the stem."""
     stem_width_factor: float | None = None
+    """Hybrid: width factor of the stem."""
     stem_num_groups: int | None = None
+    """Hybrid: groups of each norm of the stem."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         if (self.name is None) == (self.checkpoint is None):
             raise ValueError(
-                f"model.name={self.name!r} and model.checkpoint={self.checkpoint!r}: give one of them, a network with fresh "
-                "weights or weights to start from."
+                f"model.name={self.name!r} and model.checkpoint={self.checkpoint!r}: give exactly one, a model name for fresh "
+                "weights or a checkpoint to start from."
             )
         if self.checkpoint == "":
-            raise ValueError("model.checkpoint='' is no name: give a folder, a file, or hf://org/name.")
+            raise ValueError("model.checkpoint='' is empty: give a folder, a file, or hf://org/name.")
         if self.checkpoint is not None:
-            vain = [name for name in self.changes if name not in OF_CHECKPOINTS]
-            if vain:
+            fixed = [name for name in self.changes if name not in CHECKPOINT_SETTINGS]
+            if fixed:
                 raise ValueError(
-                    f"model.{vain[0]}={self.changes[vain[0]]} cannot be had from model.checkpoint, whose network is as it "
-                    "was trained: leave it out, or give model.name for fresh weights."
+                    f"model.{fixed[0]}={self.changes[fixed[0]]} cannot change the network of model.checkpoint, which its "
+                    "weights fix: leave it out, or give model.name for fresh weights."
                 )
         else:
             self.resolve(num_classes=2)
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is to be other than the name or the checkpoint has it."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in said.items() if value is not None and name not in ("name", "checkpoint")}
+        """Fields that are set, apart from name and checkpoint."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and name not in ("name", "checkpoint")}
+
+    @property
+    def readout_changes(self) -> dict[str, Any]:
+        """Fields that say what a checkpoint's new head reads, for `Model.reset_head`."""
+        return {name: value for name, value in self.changes.items() if name in READOUT_FIELDS}
 
     def resolve(self, num_classes: int) -> ModelConfig:
-        """The configuration of a network with fresh weights."""
+        """Return the config of a model with fresh weights."""
         if self.name is None:
-            raise ValueError(f"{self.checkpoint} is a checkpoint, which has its own configuration: load it.")
+            raise ValueError(f"{self.checkpoint} is a checkpoint, which has its own config: load it.")
         changes = {name: value for name, value in self.changes.items() if name != "preprocess"}
         return resolve_config(self.name, num_classes=num_classes, **changes)

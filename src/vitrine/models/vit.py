@@ -4,7 +4,7 @@ Shapes: B batch, N patches, T tokens (prefix and patches), D width.
 """
 
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,15 @@ from vitrine.models.positions import AddedPositions, build_positions
 from vitrine.models.weight_init import init_positions
 
 
-class OnGrid(Protocol):
-    """A block, parts of which may depend on the number of patches."""
+class ResizableBlock(Protocol):
+    """A block that may have parameters or settings that depend on the grid."""
 
     def resize(self, grid: tuple[int, int]) -> None: ...
 
 
 class VisionTransformer(Model[ViTConfig]):
+    """Patches, prefix tokens and positions, encoder blocks, a pool and a linear head."""
+
     block_intermediates: tuple[str, ...] = EncoderBlock.intermediates
     before_blocks = ("patches", "positions", "class_token", "distillation_token", "registers")
     heads = ("head", "head_distillation")
@@ -58,26 +60,47 @@ class VisionTransformer(Model[ViTConfig]):
     def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
         return self.patches(images), self.config.grid
 
-    def encode_tokens(self, tokens: Tensor, recorder: IntermediateRecorder | None) -> Tensor:
+    def encode_tokens(self, tokens: Tensor, patch_indices: Tensor | None, recorder: IntermediateRecorder | None) -> Encoded:
+        config = self.config
         prefix = [t for t in (self.class_token, self.distillation_token, self.registers) if t is not None]
         tokens = torch.cat([*(t.expand(tokens.shape[0], -1, -1) for t in prefix), tokens], dim=1)  # (B, T, D)
-        in_every_layer = self.config.position_insertion != "stem"
+        in_every_layer = config.position_insertion != "stem"
         if len(self.positions) > 0 and not in_every_layer:
-            tokens = self.positions[0](tokens)  # eq. 1
+            tokens = self.positions[0](tokens, patch_indices)  # eq. 1
         tokens = self.dropout(tokens)
         if recorder is not None:
             recorder("embedding", tokens)
+        readout: list[Tensor] = []
         for index, block in enumerate(self.blocks):
             if in_every_layer:
-                tokens = self.positions[index % len(self.positions)](tokens)  # one table for each layer, or one for all
+                # One table for each layer, or one for all.
+                tokens = self.positions[index % len(self.positions)](tokens, patch_indices)
             tokens = self.run_block(block, tokens) if recorder is None else block(tokens, recorder.under(f"blocks.{index}"))
-        return tokens if self.config.norm_after_pool else self.norm(tokens)
+            if index in config.readout_layers:
+                readout.append(self.read_layer(tokens))
+        tokens = tokens if config.norm_after_pool else self.norm(tokens)
+        return Encoded(tokens, config.grid, {} if recorder is None else recorder.kept, patch_indices, tuple(readout))
+
+    def read_layer(self, tokens: Tensor) -> Tensor:
+        """Compute the features (B, D or 2 D) of one of `readout_layers` from its output tokens, with the last norm."""
+        features: list[Tensor] = []
+        for part in self.config.readout_parts:
+            patches = tokens[:, self.config.num_prefix_tokens :]
+            if part == "class":
+                features.append(self.norm(tokens[:, 0]))
+            elif self.config.norm_after_pool:
+                features.append(self.norm(patches.mean(dim=1)))
+            else:
+                features.append(self.norm(patches).mean(dim=1))
+        return torch.cat(features, dim=1)
 
     def pool(self, encoded: Encoded) -> Tensor:
-        """The features that the last linear layer reads; with a distillation token, the mean of both tokens."""
+        """Compute the features that the linear head reads; with a distillation token, the mean of both tokens."""
+        if self.config.readout_layers:
+            return torch.cat(encoded.readout, dim=1)
         if self.config.pool == "class":
-            readout = encoded.tokens[:, : self.config.num_readout_tokens]
-            features = readout[:, 0] if readout.shape[1] == 1 else readout.mean(dim=1)
+            tokens = encoded.tokens[:, : self.config.num_readout_tokens]
+            features = tokens[:, 0] if tokens.shape[1] == 1 else tokens.mean(dim=1)
         elif self.attention_pool is not None:
             features = self.attention_pool(encoded.patches)
         else:
@@ -90,11 +113,11 @@ class VisionTransformer(Model[ViTConfig]):
             return super().forward_heads(encoded)
         return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
 
-    def reset_head(self, num_classes: int, head_bias: float = 0.0) -> None:
-        super().reset_head(num_classes, head_bias)
+    def reset_head(self, num_classes: int, head_bias: float = 0.0, **changes: Any) -> None:
         if num_classes > 0:  # without a head, features stay what the head would read
-            self.config = replace(self.config, hidden_head=False)
-            self.hidden_head = None
+            changes["hidden_head"] = False
+        super().reset_head(num_classes, head_bias, **changes)
+        self.hidden_head = self.hidden_head if self.config.hidden_head else None
         self.head_distillation = None if self.head_distillation is None else self.build_head()
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
@@ -104,7 +127,7 @@ class VisionTransformer(Model[ViTConfig]):
         if config.grid != self.config.grid:
             for positions in cast("list[AddedPositions]", [*self.positions]):
                 positions.resize(config.grid, method)
-            for block in cast("list[OnGrid]", [*self.blocks]):
+            for block in cast("list[ResizableBlock]", [*self.blocks]):
                 block.resize(config.grid)
         self.config = config
 

@@ -1,15 +1,15 @@
-"""Initial values as in the released code of the paper (flax's rules, written for torch)."""
+"""Initial weights as in the released code of the paper: flax's initialisers, written for torch."""
 
 import math
 
 from torch import Tensor, nn
 
-# Standard deviation of a unit normal cut at two deviations: flax divides by it, so that the spread after cutting is right.
+# Standard deviation of a unit normal truncated at two deviations. flax divides by it to get the wanted one after truncation.
 TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 
 def init_lecun_normal(layer: nn.Linear | nn.Conv2d) -> None:
-    """Truncated normal with variance 1 / fan_in after truncation, bias 0."""
+    """Initialise a layer by a truncated normal of variance 1 / fan_in (after truncation), and its bias by 0."""
     std = math.sqrt(1 / layer.weight[0].numel()) / TRUNCATED_NORMAL_STD
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     if layer.bias is not None:
@@ -17,7 +17,7 @@ def init_lecun_normal(layer: nn.Linear | nn.Conv2d) -> None:
 
 
 def init_xavier_uniform(layer: nn.Linear, *, num_packed: int = 1, bias_std: float = 0.0) -> None:
-    """Xavier uniform on each of the `num_packed` matrices stacked in the layer, which start as if they were apart."""
+    """Initialise by Xavier uniform each of the `num_packed` matrices stacked in a layer, as if they were separate layers."""
     for matrix in layer.weight.detach().chunk(num_packed):
         nn.init.xavier_uniform_(matrix)
     if bias_std > 0:
@@ -31,6 +31,6 @@ def init_positions(table: Tensor) -> None:
 
 
 def init_normal(tensor: Tensor, std: float) -> None:
-    # On the meta device there is nothing to draw, and this one function would import torch's compiler, for over a second.
+    # On the meta device there is nothing to draw, and normal_ would import torch's compiler, which takes over a second.
     if not tensor.is_meta:
         nn.init.normal_(tensor, std=std)
