@@ -1,7 +1,7 @@
-"""Features from the cache beside computing them: `python benchmarks/feature_cache.py MODEL DATA`.
+"""Time cached features against computing them: `python benchmarks/feature_cache.py MODEL DATA`.
 
 Each round computes the features of all training images into an empty cache, and then asks for them again, which includes
-finding out that neither model nor images have changed. `--json FILE` keeps the figures.
+checking that neither model nor images have changed. `--json FILE` writes the results.
 """
 
 import statistics
@@ -16,8 +16,7 @@ from rich.console import Console
 from vitrine.core.files import write_json
 from vitrine.data.open_data import find_data
 from vitrine.evaluation.features import FeatureCache
-from vitrine.evaluation.predictor import featurise_images
-from vitrine.formats.load import load_checkpoint
+from vitrine.evaluation.predictor import Predictor
 
 NEEDED = 50.0
 
@@ -25,7 +24,7 @@ NEEDED = 50.0
 def main(model: tyro.conf.Positional[str], data: tyro.conf.Positional[str], rounds: int = 3, json: Path | None = None) -> None:
     if rounds < 1:
         raise SystemExit(f"--rounds {rounds} must be at least 1.")
-    checkpoint, source = load_checkpoint(model), find_data(data).open_train()
+    predictor, source = Predictor(model, "cpu", show_progress=True), find_data(data).open_train()
     ratios, seconds = [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -33,14 +32,14 @@ def main(model: tyro.conf.Positional[str], data: tyro.conf.Positional[str], roun
             times = []
             for _ in range(2):
                 start = time.perf_counter()
-                featurise_images(checkpoint, source, cache=cache)
+                predictor.features(source, cache)
                 times.append(time.perf_counter() - start)
         seconds.append(times)
         ratios.append(times[0] / times[1])
     ratio = statistics.median(ratios)
     console = Console()
-    computed, found = (statistics.median(column) for column in zip(*seconds, strict=True))
-    console.print(f"{len(source)} images: computed in {computed:.1f} s, found in {found:.3f} s")
+    computed, cached = (statistics.median(column) for column in zip(*seconds, strict=True))
+    console.print(f"{len(source)} images: computed in {computed:.1f} s, cached in {cached:.3f} s")
     console.print(f"{ratio:.0f} times faster (needs >= {NEEDED:g}: {'met' if ratio >= NEEDED else 'missed'})")
     if json is not None:
         write_json(json, {"torch": torch.__version__, "num_images": len(source), "seconds": seconds, "ratio": ratio})

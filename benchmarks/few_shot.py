@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from measure import Figure, Step, build_table, compute_figures, measure
 from peers import OURS
 from vitrine.core.files import write_json
-from vitrine.evaluation.linear_heads import CONSTANT_FEATURE, SMALLEST_STD, RidgeProblem
+from vitrine.evaluation.linear_heads import CONSTANT_FEATURE, MIN_STD, RidgeProblem
 
 PEER, PREPARED = "scikit-learn", "scikit-learn, prepared"
 SWEEP = tuple(4.0**power for power in range(8))
@@ -73,7 +73,7 @@ def build_steps(features: Tensor, labels: Tensor, num_classes: int, l2s: tuple[f
 def standardise(features: Tensor) -> np.ndarray:
     """As the released code does it, with the constant feature behind."""
     values = features.numpy().astype(np.float64)
-    standardised = (values - values.mean(axis=0)) / (values.std(axis=0) + SMALLEST_STD)
+    standardised = (values - values.mean(axis=0)) / (values.std(axis=0) + MIN_STD)
     return np.column_stack([standardised, np.full(len(values), CONSTANT_FEATURE)])
 
 

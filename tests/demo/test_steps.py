@@ -83,7 +83,7 @@ def test_the_inspection_has_its_figures(plan: Plan, results: dict[str, StepResul
 def test_nothing_is_trained_or_measured_twice(
     plan: Plan, results: dict[str, StepResult], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steps, "featurise_images", None)
+    monkeypatch.setattr(steps, "Predictor", None)
     again = {result.key: result for result in run_demo(plan)}
     assert {key: again[key] for key in again if key != "inspect"} == {key: results[key] for key in results if key != "inspect"}
     said = capsys.readouterr().err.splitlines()

@@ -1,21 +1,19 @@
-"""`vitrine few-shot`: what a linear classifier makes of frozen features, from a few images of each class."""
+"""`vitrine few-shot`: accuracy of a linear classifier fitted to frozen features of a few images per class."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions, FeatureOptions, format_percent
-from vitrine.core.console import print_table, warn_user
-from vitrine.core.files import check_output_file, write_json
+from vitrine.core.console import print_table
+from vitrine.core.files import check_output_files, write_json
 from vitrine.evaluation.config import L2
 
 if TYPE_CHECKING:
-    from vitrine.evaluation.features import FeatureSplit
-    from vitrine.evaluation.few_shot import FewShot
+    from vitrine.evaluation.few_shot import FewShotResult
 
 
 def few_shot(
@@ -30,49 +28,54 @@ def few_shot(
     features: Annotated[FeatureOptions, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Few-shot accuracy as in the paper: regularised least squares on frozen features, in closed form.
+    """Measure few-shot accuracy as in the paper: ridge regression on frozen features, in closed form.
 
     Args:
-        model: A folder or file in any known format, or hf://org/name[@revision].
-        data: Images with labels, divided into train and test, else val; of what is not divided, a part is held out.
-        shots: Images of each class to learn from, as 1 5 10 25, or all.
-        seeds: Each draws other images.
-        l2: Strength of the penalty.
-        mean_rank: Choose l2 instead, for each number of shots the one that ranks best on average over all DATA. It looks at
-            the test images, as the first version of the paper's code did.
-        json: Write all figures to this file.
+        model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
+        data: Labelled images with the splits train and test (or val); a part of undivided data is held out for testing.
+        shots: Training images per class, e.g. 1 5 10 25, or all.
+        seeds: Random seeds; each draws other training images.
+        l2: Ridge penalty.
+        mean_rank: Choose the penalty that ranks best over all DATA, for each number of shots. It is chosen on the test images,
+            as in the first version of the paper's code.
+        json: Write all results to this JSON file.
     """
-    if json is not None:
-        check_output_file(json)
+    check_output_files(json)
     if not data:
-        raise ValueError("vitrine few-shot MODEL DATA: no DATA was given, and one or more were needed.")
+        raise ValueError("vitrine few-shot MODEL DATA: no DATA given; expected one or more.")
     if mean_rank and l2 != L2:
-        raise ValueError("--l2 and --mean-rank were both given: leave one of them out.")
+        raise ValueError("--l2 and --mean-rank cannot be combined: leave one out.")
     if not shots:
-        raise ValueError("--shots was given without numbers, as 1 5 10 25, or all: add some, or leave it out.")
+        raise ValueError("--shots needs one or more numbers, e.g. 1 5 10 25, or all.")
     if not 0 < l2 < math.inf:
-        raise ValueError(f"--l2 {l2:g} must be a finite number above 0, as 1024.")
+        raise ValueError(f"--l2 {l2:g} must be a finite number above 0, e.g. 1024.")
     counts = [parse_shots(text) for text in shots]
-
-    from vitrine.evaluation.few_shot import require_seeds
-
-    require_seeds(seeds)
     loaded = checkpoint.load(model)
-    splits = {name: features.compute(loaded, name) for name in data}
-    results = [
-        few_shot_to_json(name, len(splits[name].test), found)
-        for count in counts
-        for name, found in measure(splits, count, seeds, l2, mean_rank).items()
-    ]
+
+    from vitrine.evaluation.few_shot import few_shot as measure_few_shot
+
+    results = measure_few_shot(
+        loaded,
+        data,
+        counts,
+        seeds,
+        l2,
+        mean_rank,
+        held_out=features.held_out,
+        subset=features.subset,
+        device=features.device,
+        inference=features.inference,
+        use_cache=not features.no_cache,
+    )
     if not results:
-        raise ValueError(f"No class has as many as {' or '.join(shots)} training images: give lower --shots, or all.")
+        raise ValueError(f"No class has {' or '.join(shots)} training images: lower --shots, or use --shots all.")
     print_table(("data", "shots", "l2", "top-1", "95 % interval", "by seed"), map(format_row, results))
     if json is not None:
-        write_json(json, {"model": model, "seeds": seeds, "results": results})
+        write_json(json, {"model": model, "seeds": seeds, "results": list(map(asdict, results))})
 
 
 def parse_shots(text: str) -> int | None:
-    """None for all."""
+    """Return a number of shots; None for `all`."""
     if text == "all":
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -80,41 +83,16 @@ def parse_shots(text: str) -> int | None:
     return int(text)
 
 
-def measure(
-    splits: "dict[str, FeatureSplit]", shots: int | None, seeds: Sequence[int], l2: float, mean_rank: bool
-) -> "dict[str, FewShot]":
-    from vitrine.evaluation.few_shot import L2_GRID, choose_by_mean_rank, sweep_few_shot
-
-    possible = {name: split for name, split in splits.items() if has_enough(name, split, shots)}
-    grid = L2_GRID if mean_rank else (l2,)
-    sweeps = {name: sweep_few_shot(split, shots, seeds, grid) for name, split in possible.items()}
-    place = choose_by_mean_rank(list(sweeps.values())) if sweeps else 0
-    return {name: sweep[place] for name, sweep in sweeps.items()}
-
-
-def has_enough(name: str, split: "FeatureSplit", shots: int | None) -> bool:
-    largest = int(split.train.labels.bincount().max())
-    if shots is not None and shots > largest:
-        warn_user(f"{name} has at most {largest} training images of a class: {shots} shots are left out.")
-        return False
-    return True
-
-
-def few_shot_to_json(data: str, num_test_images: int, found: "FewShot") -> dict[str, Any]:
-    from vitrine.evaluation.intervals import wilson_interval
-
-    interval = wilson_interval(found.mean, num_test_images)
-    return {"data": data, "num_test_images": num_test_images, **asdict(found), "low": interval.low, "high": interval.high}
-
-
-def format_row(result: dict[str, Any]) -> tuple[str, ...]:
-    shots = "all" if result["shots"] is None else str(result["shots"])
-    spread = "" if result["std"] is None else f" ± {100 * result['std']:.2f}"
+def format_row(result: "FewShotResult") -> tuple[str, ...]:
+    """Return the table row of one data set and number of shots."""
+    assert result.low is not None
+    assert result.high is not None
+    std = "" if result.std is None else f" ± {100 * result.std:.2f}"
     return (
-        Path(result["data"]).name or result["data"],
-        shots,
-        f"{result['l2']:g}",
-        f"{100 * result['mean']:.2f}{spread} %",
-        f"{100 * result['low']:.2f} .. {100 * result['high']:.2f} %",
-        ", ".join(map(format_percent, result["accuracies"])),
+        Path(result.data).name or result.data,
+        "all" if result.shots is None else str(result.shots),
+        f"{result.l2:g}",
+        f"{100 * result.mean:.2f}{std} %",
+        f"{100 * result.low:.2f} .. {100 * result.high:.2f} %",
+        ", ".join(map(format_percent, result.accuracies)),
     )

@@ -1,4 +1,4 @@
-"""`vitrine inspect`: the paper's figures from any checkpoint."""
+"""`vitrine inspect`: the paper's figures for any checkpoint."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import print_error, print_table, warn_user
+from vitrine.core.console import print_error, print_table
 from vitrine.core.files import make_folder
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 if TYPE_CHECKING:
-    from vitrine.inspection.inspect_model import Inspection
-    from vitrine.objectives.masked_patches import MaskedPatches
+    from vitrine.inspection.distance import Distances
 
 
 def inspect(
@@ -25,58 +24,40 @@ def inspect(
     rollout: RolloutConfig,
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Attention rollout and maps, attention distance, patch features, position embeddings and embedding filters.
+    """Draw attention rollout and maps, attention distance, patch features, position embeddings and embedding filters.
 
-    All of it is on one page, OUT/index.html, with the figures beside it and the numbers in numbers.json and arrays.npz. Of the
-    model of a run of masked patch prediction (RUN/model) there is also what it was shown, and what it says.
+    The report is OUT/index.html, with the figures beside it and the numbers in numbers.json and arrays.npz. For the model of a
+    run of masked patch prediction (RUN/model) it also shows masked images and the predicted patches.
 
     Args:
-        model: A folder or file in any known format, or hf://org/name[@revision].
-        images: Image files, and folders of them at any depth.
-        out: The folder to write to.
-        device: Where to compute, as cuda; a GPU where there is one, if you do not say.
+        model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
+        images: Image files, and folders of images (searched recursively).
+        out: Folder for the report.
+        device: Device, e.g. cuda (default: GPU if available).
     """
     if not images:
-        raise ValueError("vitrine inspect MODEL IMAGE ..: no image was given, and files or folders of them were needed.")
+        raise ValueError("vitrine inspect MODEL IMAGE ...: no images given; expected image files or folders.")
     make_folder(out)
 
     from vitrine.core.runtime import choose_device
-    from vitrine.inspection.inspect_model import inspect_model
-    from vitrine.inspection.report import write_inspection
+    from vitrine.inspection.inspect_model import inspect as inspect_model
+    from vitrine.inspection.report import load_masked_objective, write_inspection
 
-    chosen = choose_device(device)
-    masked = load_masked(Path(model))
-    found = inspect_model(checkpoint.load(model), images, config, rollout, chosen)
-    page = write_inspection(found, out, model, None if masked is None else masked.to(chosen))
-    print_distances(found)
-    for reason in found.unreadable.values():
+    device = choose_device(device)
+    masked = load_masked_objective(model)
+    inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device)
+    page = write_inspection(inspection, out, model, None if masked is None else masked.to(device))
+    if inspection.attention is not None:
+        print_distances(inspection.attention.distances)
+    for reason in inspection.unreadable.values():
         print_error(reason)
-    print(f"The page is {page}.")
+    print(f"Report: {page}")
 
 
-def load_masked(model: Path) -> "MaskedPatches | None":
-    """The objective that a model was trained by, if that was masked patch prediction and its run still has it."""
-    from vitrine.objectives.masked_patches import MaskedPatches
-    from vitrine.run.build import load_objective
-    from vitrine.run.folder import RunFolder
-
-    run = RunFolder(model.parent)
-    is_run = model.is_dir() and run.recipe.is_file() and run.is_readable()
-    if not is_run or run.read_recipe().objective != "masked-patches":
-        return None
-    if next(run.list_checkpoints(), None) is None:
-        warn_user(f"{run.path} has no checkpoint any more, which has the prediction of masked patches: they are not drawn.")
-        return None
-    objective = load_objective(run.path)
-    assert isinstance(objective, MaskedPatches)
-    return objective
-
-
-def print_distances(found: "Inspection") -> None:
-    if found.distances is None:
-        return
+def print_distances(distances: "Distances") -> None:
+    """Print the attention distance of each layer: mean, smallest and largest over its heads."""
     rows = [
         (f"layer {layer}", f"{row.mean():.1f}", f"{row.min():.1f}", f"{row.max():.1f}")
-        for layer, row in enumerate(found.distances.among_patches)
+        for layer, row in enumerate(distances.among_patches)
     ]
-    print_table((f"attention distance, {found.distances.num_images} images", "mean of heads, px", "nearest", "furthest"), rows)
+    print_table((f"attention distance, {distances.num_images} images", "mean of heads, px", "smallest", "largest"), rows)

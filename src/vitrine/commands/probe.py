@@ -1,4 +1,4 @@
-"""`vitrine probe`: what three simple classifiers make of frozen features, from all training images."""
+"""`vitrine probe`: accuracy of three simple classifiers on frozen features."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions, FeatureOptions, format_estimate
 from vitrine.core.console import print_table
-from vitrine.core.files import check_output_file, write_json
+from vitrine.core.files import check_output_files, write_json
 from vitrine.evaluation.config import ProbeConfig, ProbeKind
 
 
@@ -22,29 +22,35 @@ def probe(
     features: Annotated[FeatureOptions, arg(name="")],
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Logistic regression, nearest neighbours and nearest class means on frozen features.
+    """Fit logistic regression, nearest neighbours and nearest class means to frozen features, and test them.
 
     Args:
-        model: A folder or file in any known format, or hf://org/name[@revision].
-        data: Images with labels, divided into train and test, else val; of what is not divided, a part is held out.
-        kinds: Which of the three.
-        json: Write all figures to this file.
+        model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
+        data: Labelled images with the splits train and test (or val); a part of undivided data is held out for testing.
+        kinds: Probes to fit.
+        json: Write all results to this JSON file.
     """
-    if json is not None:
-        check_output_file(json)
+    check_output_files(json)
     if len(set(kinds)) != len(kinds) or not kinds:
-        raise ValueError(f"--kinds {' '.join(kinds)} must name one or more of them, each once.")
-    split = features.compute(checkpoint.load(model), data, config.seed)
+        raise ValueError(f"--kinds {' '.join(kinds)} must name one or more probes, each once.")
+    loaded = checkpoint.load(model)
 
-    from vitrine.evaluation.intervals import wilson_interval
-    from vitrine.evaluation.probes import fit_probe
+    from vitrine.evaluation.probes import probe as fit_probes
 
-    results, rows = [], []
-    for kind in kinds:
-        found = fit_probe(kind, split, config)
-        accuracy = wilson_interval(found.accuracy, len(split.test))
-        results.append({"kind": kind, "setting": found.setting, "top1": asdict(accuracy)})
-        rows.append((kind, *format_estimate(accuracy, "%"), found.setting))
-    print_table((f"{len(split.train):,} images, tested on {len(split.test):,}", "top-1", "95 % interval", "setting"), rows)
+    result = fit_probes(
+        loaded,
+        data,
+        kinds,
+        config,
+        held_out=features.held_out,
+        subset=features.subset,
+        device=features.device,
+        inference=features.inference,
+        use_cache=not features.no_cache,
+    )
+    title = f"{result.num_train_images:,} images, tested on {result.num_test_images:,}"
+    rows = [(each.kind, *format_estimate(each.top1, "%"), each.setting) for each in result.probes]
+    print_table((title, "top-1", "95 % interval", "setting"), rows)
     if json is not None:
-        write_json(json, {"model": model, "data": data, "num_test_images": len(split.test), "results": results})
+        results = [{"kind": each.kind, "setting": each.setting, "top1": asdict(each.top1)} for each in result.probes]
+        write_json(json, {"model": model, "data": data, "num_test_images": result.num_test_images, "results": results})

@@ -19,10 +19,10 @@ from vitrine.demo.report import draw_distances
 from vitrine.evaluation.features import FeatureSplit
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.intervals import Estimate, wilson_interval
-from vitrine.evaluation.predictor import featurise_images
+from vitrine.evaluation.predictor import Predictor
 from vitrine.formats.load import load_checkpoint
 from vitrine.inspection.config import InspectConfig, RolloutConfig
-from vitrine.inspection.inspect_model import inspect_model
+from vitrine.inspection.inspect_model import inspect
 from vitrine.inspection.report import write_inspection
 from vitrine.models.cost import compute_cost
 from vitrine.run.folder import RunSummary
@@ -99,7 +99,8 @@ def measure_few_shot(plan: Plan, step: Step) -> StepResult:
     start_s = time.monotonic()
     device = choose_device(plan.config.device)
     checkpoint = load_checkpoint(plan.checkpoint, image_size=plan.image_size)
-    train, test = (featurise_images(checkpoint, source, device=device) for source in (plan.train, plan.test))
+    predictor = Predictor(checkpoint, device, show_progress=True)
+    train, test = (predictor.features(source) for source in (plan.train, plan.test))
     accuracy = evaluate_few_shot(FeatureSplit(train, test, len(plan.train.class_names)), None).mean
     cost = compute_cost(checkpoint.model.config)
     result = StepResult(
@@ -129,10 +130,10 @@ def look_inside(plan: Plan, step: Step) -> StepResult:
     keep_images(plan.test, out / "images", max(config.num_drawn, config.num_measured))
     checkpoint = load_checkpoint(out / "transfer" / "model")
     wanted = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
-    found = inspect_model(checkpoint, [out / "images"], wanted, RolloutConfig(), choose_device(config.device))
+    found = inspect(checkpoint, [out / "images"], wanted, RolloutConfig(), device=choose_device(config.device))
     write_inspection(found, out / "inspect", str(out / "transfer" / "model"))
-    assert found.distances is not None  # a ViT has attention
-    draw_distances(found.distances.among_patches, out / "distances.png")
+    assert found.attention is not None  # a ViT has attention
+    draw_distances(found.attention.distances.among_patches, out / "distances.png")
     return StepResult(key=step.key, title=step.title, command=step.command, seconds=time.monotonic() - start_s)
 
 

@@ -1,7 +1,7 @@
-"""The classes of some data in the numbers of a model: by name, by number, or by a file that says which are which.
+"""Map the classes of a data set to the classes of a model: by name, by number, or by a mapping file.
 
-A class of the data may stand for several of the model's, as ObjectNet's do (section D.9 of arXiv:2010.11929): then an image has
-all of them for labels, and images whose class stands for none have no label and do not count.
+One class of the data may stand for several of the model's, as in ObjectNet (section D.9 of arXiv:2010.11929). Its images then
+have all of these as labels. Images of a class that is mapped to nothing have no label and do not count.
 """
 
 from collections import Counter
@@ -17,96 +17,104 @@ from vitrine.data.source import Labels, Source
 from vitrine.data.wrappers import RelabelledSource
 
 
-def map_classes(source: Source, names: Sequence[str] | None, num_classes: int, mapping: Path | None = None) -> Source:
-    """The same images with the model's numbers for labels; `names` are the model's, where it has some."""
-    shown = name_classes(names, num_classes)
+def map_classes(
+    source: Source, model_classes: Sequence[str] | None, num_classes: int, mapping: Path | None = None
+) -> RelabelledSource:
+    """Return the source with labels changed to the model's class numbers, so that predictions can be compared with them.
+
+    `model_classes` are the model's class names, None if unknown; `mapping` is a JSON file (see `read_mapping`).
+    """
+    class_names = resolve_class_names(model_classes, num_classes)
     if not source.class_names:
-        raise ValueError(
-            "The images have no labels, and some were needed to be compared with: give images in folders by class."
-        )
+        raise ValueError("The data has no labels to compare predictions with: use labelled data, e.g. images in class folders.")
     if mapping is not None:
-        sets = read_mapping(mapping, source.class_names, names, num_classes)
-        return RelabelledSource(source, map_to_sets(source.labels, sets), shown)
-    numbers = match_classes(source.class_names, names, num_classes)
-    if names is None:
-        theirs = dict(zip(numbers, source.class_names, strict=True))
-        shown = tuple(theirs.get(number, str(number)) for number in range(num_classes))
-    return RelabelledSource(source, Labels(np.array(numbers)[source.labels.values], source.labels.starts), shown)
+        sets = read_mapping(mapping, source.class_names, model_classes, num_classes)
+        return RelabelledSource(source, map_to_sets(source.labels, sets), class_names)
+    numbers = match_classes(source.class_names, model_classes, num_classes)
+    if model_classes is None:
+        data_names = dict(zip(numbers, source.class_names, strict=True))
+        class_names = tuple(data_names.get(number, str(number)) for number in range(num_classes))
+    return RelabelledSource(source, Labels(np.array(numbers)[source.labels.values], source.labels.starts), class_names)
 
 
-def name_classes(names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
-    """What to call a classifier's classes: by number, where it has no names."""
+def resolve_class_names(model_classes: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    """Return the model's class names, or their numbers as text; raise ValueError if the model has no head."""
     if num_classes < 1:
-        raise ValueError("The model has no head, and a classifier was needed: fine-tune it first (vitrine finetune).")
-    return tuple(names) if names is not None else tuple(map(str, range(num_classes)))
+        raise ValueError("The model has no classification head: fine-tune it first (vitrine finetune).")
+    return tuple(model_classes) if model_classes is not None else tuple(map(str, range(num_classes)))
 
 
-def match_classes(given: Sequence[str], names: Sequence[str] | None, num_classes: int) -> list[int]:
-    """The model's number of each of the data's classes."""
-    if names is not None:
-        if tuple(given) == tuple(names):
+def match_classes(data_classes: Sequence[str], model_classes: Sequence[str] | None, num_classes: int) -> list[int]:
+    """Return the model's class number of each class of the data, by name, else by number, else by order."""
+    if model_classes is not None:
+        if tuple(data_classes) == tuple(model_classes):
             return list(range(num_classes))
-        places = {name: number for number, name in enumerate(names)}
-        counts = Counter(names)
-        if all(counts[name] == 1 for name in given):  # ImageNet has two cranes, which a name does not tell apart
-            return [places[name] for name in given]
-    if all(name.isdecimal() for name in given) and all(int(name) < num_classes for name in given):
-        return [int(name) for name in given]
-    if len(given) == num_classes:
-        if names is not None:
+        numbers = {name: number for number, name in enumerate(model_classes)}
+        counts = Counter(model_classes)
+        if all(counts[name] == 1 for name in data_classes):  # ImageNet has two classes named crane: a name must be unique
+            return [numbers[name] for name in data_classes]
+    if all(name.isdecimal() for name in data_classes) and all(int(name) < num_classes for name in data_classes):
+        return [int(name) for name in data_classes]
+    if len(data_classes) == num_classes:
+        if model_classes is not None:
             warn_user(
-                f"The {num_classes} classes of the data are not called as the model's ({given[0]} and {names[0]}, ..), and are "
-                "taken to be in the same order."
+                f"The {num_classes} class names of the data differ from the model's ({data_classes[0]} and "
+                f"{model_classes[0]}, ...); assuming the same order."
             )
         return list(range(num_classes))
-    strangers = [name for name in given if names is None or names.count(name) != 1]
+    unknown = [name for name in data_classes if model_classes is None or model_classes.count(name) != 1]
     raise ValueError(
-        f"The data has {len(given)} classes, the model {num_classes}, and these are not among its own: "
-        f"{join_names(strangers)}. Say by --mapping FILE which they are, or fine-tune the model on them."
+        f"The data has {len(data_classes)} classes and the model {num_classes}; the model does not have: "
+        f"{join_names(unknown)}. Map them with --mapping FILE, or fine-tune the model on this data."
     )
 
 
-def read_mapping(path: Path, given: Sequence[str], names: Sequence[str] | None, num_classes: int) -> list[list[int]]:
-    """Of each class of the data, the classes of the model that it stands for.
+def read_mapping(
+    path: Path, data_classes: Sequence[str], model_classes: Sequence[str] | None, num_classes: int
+) -> list[list[int]]:
+    """Read a JSON mapping file; return the model's class numbers of each class of the data.
 
-    The file is an object of JSON: by class of the data a number, a name, or a list of these; or several names in one text,
-    with semicolons between, as ObjectNet has them.
+    The file is an object {class of the data: class of the model, by number or name, or a list of these}. A text may hold
+    several names separated by semicolons, as ObjectNet's file does.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"--mapping {path} is no file, and one of JSON was needed: check its name.")
+        raise FileNotFoundError(f"Mapping file {path} not found: check the path.")
     content = read_json(path)
-    if not any(name in content for name in given):
+    if not any(name in content for name in data_classes):
         raise ValueError(
-            f"{path} has none of the data's classes, which are {join_names(given)}: write one line for each, as "
-            f'{{"{given[0]}": [3, 7]}}.'
+            f"{path} has none of the data's classes ({join_names(data_classes)}): write an entry for each, e.g. "
+            f'{{"{data_classes[0]}": [3, 7]}}.'
         )
-    counts = Counter(names or ())
-    numbers = {name: number for number, name in enumerate(names or ()) if counts[name] == 1}
-    sets = [find_numbers(path, name, content.get(name, []), numbers, num_classes) for name in given]
-    without = [name for name, each in zip(given, sets, strict=True) if not each]
-    if without:
+    counts = Counter(model_classes or ())
+    numbers = {name: number for number, name in enumerate(model_classes or ()) if counts[name] == 1}
+    sets = [parse_entry(path, name, content.get(name, []), numbers, num_classes) for name in data_classes]
+    unmapped = [name for name, each in zip(data_classes, sets, strict=True) if not each]
+    if unmapped:
         warn_user(
-            f"{len(without)} of {len(given)} classes stand for none of the model's and do not count: {join_names(without)}."
+            f"{len(unmapped)} of {len(data_classes)} classes are not mapped to a class of the model and do not count: "
+            f"{join_names(unmapped)}."
         )
     return sets
 
 
-def find_numbers(path: Path, name: str, entry: Any, numbers: dict[str, int], num_classes: int) -> list[int]:
+def parse_entry(path: Path, name: str, entry: Any, numbers: dict[str, int], num_classes: int) -> list[int]:
+    """Return the sorted class numbers that one entry of a mapping file lists; `numbers` are those of unique names."""
     if isinstance(entry, str) and entry not in numbers:
         entry = [part.strip() for part in entry.split(";") if part.strip()]
-    found = []
+    classes = set()
     for item in entry if isinstance(entry, list) else [entry]:
         number = numbers.get(item) if isinstance(item, str) else item
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < num_classes:
             raise ValueError(
-                f"{path} has {item!r} for {name}, and a class of the model was needed: its name, if no other has it, "
-                f"or its number, 0 to {num_classes - 1}."
+                f"{path} maps {name} to {item!r}; expected a class of the model: a unique class name, or a number from 0 to "
+                f"{num_classes - 1}."
             )
-        found.append(number)
-    return sorted(set(found))
+        classes.add(number)
+    return sorted(classes)
 
 
 def map_to_sets(labels: Labels, sets: Sequence[Sequence[int]]) -> Labels:
+    """Replace each label by its set of class numbers."""
     return Labels.several_each(
         [sorted({number for label in labels.as_tuple(index) for number in sets[label]}) for index in range(len(labels))]
     )

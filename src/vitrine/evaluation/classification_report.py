@@ -1,67 +1,183 @@
-"""Evaluate_classifier, report, figures.
+"""Evaluate a classifier: metrics with 95 % intervals, a report for each class, figures, and a paired comparison of two models.
 
-All that is said of a classifier: its figures with their uncertainty, each class by itself, what is taken for what.
-
-Letters: N images, K classes.
-Pictures of how a classifier errs: what is taken for what, and the mistakes that it was surest of.
-A classifier judged on someone's images, two of them compared, and what is written of it for people to look at.
+`evaluate` is the command of that name. Letters: N images, K classes.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from vitrine.core.files import make_folder, write_csv
 from vitrine.core.html_report import save_figure, shorten_label
+from vitrine.data.open_data import open_test
+from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
 from vitrine.evaluation.class_mapping import map_classes
-from vitrine.evaluation.config import AS_USUAL, InferenceConfig
+from vitrine.evaluation.config import InferenceConfig
 from vitrine.evaluation.intervals import Estimate, Paired, bootstrap_interval, mcnemar_test, normal_interval, wilson_interval
-from vitrine.evaluation.predictor import answer_images
+from vitrine.evaluation.predictor import ModelLike, Predictor
 from vitrine.evaluation.topk import TopK
-from vitrine.formats.checkpoint import Checkpoint
 
 NUM_BINS = 15  # of confidence, of equal width (arXiv:1706.04599)
+NUM_MISTAKES = 20  # drawn in mistakes.png
+MISTAKES_PER_ROW = 5
+MAX_NAMED_CLASSES = 60  # more names would not be legible beside a confusion matrix
+MAX_COUNTED_CLASSES = 20  # more counts would not be legible within it
 
 
 @dataclass(frozen=True)
 class ClassReport:
+    """Accuracy on the images of one class."""
+
     name: str
     num_images: int
     top1: Estimate
     mistaken_for: str | None
-    """The most frequent wrong answer, if there is any."""
+    """The most frequent wrong prediction; None if all are right."""
 
 
 @dataclass(frozen=True)
 class ClassificationReport:
+    """Metrics of a classifier on a data set."""
+
     num_images: int
     num_left_out: int
-    """Images without a label, of which nothing can be said."""
+    """Images without a label, which do not count."""
     top1: Estimate
     top5: Estimate
     loss: Estimate | None
-    """Softmax cross-entropy; None where images have several labels."""
+    """Softmax cross-entropy; None for images with several labels."""
     calibration_error: Estimate
-    """Mean distance of confidence and accuracy over bins of confidence."""
+    """Expected calibration error: mean distance between confidence and accuracy over bins of confidence."""
     classes: list[ClassReport]
-    """Those that have images; none where images have several labels."""
+    """Classes that have images; empty for images with several labels."""
 
 
-def build_report(answers: TopK, labels: Labels, class_names: Sequence[str]) -> ClassificationReport:
-    """`labels` are the source's, which `answers` count by index."""
-    counted = answers.take(answers.counts)
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Predictions of one classifier for a data set, and its report."""
+
+    source: Source
+    """The images, labelled with the model's class numbers."""
+    preprocessing: Preprocessing
+    predictions: TopK
+    report: ClassificationReport
+
+    def name_prediction(self, row: int) -> str:
+        """Return the class name of the first prediction in a row of `predictions`."""
+        return self.source.class_names[int(self.predictions.classes[row, 0])]
+
+    def name_labels(self, index: int) -> str:
+        """Return the class names of an image's labels."""
+        return ", ".join(self.source.class_names[label] for label in self.source.labels.as_tuple(index))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An image that only one of two models classifies correctly."""
+
+    image: str
+    label: str
+    first: str
+    second: str
+    right: str
+    """first or second."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same images."""
+
+    paired: Paired
+    differences: list[Difference]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` returns: the model's result and, if it was compared with another, that one's result too."""
+
+    result: EvaluationResult
+    against: EvaluationResult | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def report(self) -> ClassificationReport:
+        return self.result.report
+
+
+def evaluate(
+    model: ModelLike,
+    data: Any,
+    split: str | None = None,
+    *,
+    mapping: Path | None = None,
+    against: ModelLike | None = None,
+    device: torch.device | str | None = None,
+    inference: InferenceConfig | None = None,
+) -> Evaluation:
+    """Measure top-1, top-5, loss and calibration error of a classifier, and compare it with another one if given.
+
+    The default split is test, else val. `mapping` is a JSON file from classes of the data to classes of the model.
+    `write_report` writes tables and figures of the result.
+    """
+    source = open_test(data, split)
+    predictor = Predictor(model, device, inference, show_progress=True)
+    # Loaded before the first evaluation, so that a wrong path does not cost its time.
+    other = None if against is None else Predictor(against, device, inference, show_progress=True)
+    first = evaluate_classifier(predictor, source, mapping)
+    if other is None:
+        return Evaluation(first)
+    second = evaluate_classifier(other, source, mapping)
+    return Evaluation(first, second, compare_classifiers(first, second))
+
+
+def evaluate_classifier(predictor: Predictor, source: Source, mapping: Path | None = None) -> EvaluationResult:
+    """Predict every image of a source, whose classes are mapped to the model's, and report the metrics."""
+    mapped = map_classes(source, predictor.engine.class_names, predictor.engine.num_classes, mapping)
+    predictions = predictor.predict_source(mapped)
+    report = build_report(predictions, mapped.labels, mapped.class_names)
+    return EvaluationResult(mapped, predictor.engine.preprocessing, predictions, report)
+
+
+def compare_classifiers(first: EvaluationResult, second: EvaluationResult) -> Comparison:
+    """Compare two models on the images that have a label for both."""
+    results = (first, second)
+    rows = [{index: row for row, index in enumerate(result.predictions.index.tolist())} for result in results]
+    labelled = [set(result.predictions.index[result.predictions.has_label].tolist()) for result in results]
+    common = sorted(labelled[0] & labelled[1])  # each model may have skipped other unreadable images
+    hits = [
+        result.predictions.hits[[row_of[index] for index in common], 0].numpy()
+        for result, row_of in zip(results, rows, strict=True)
+    ]
+    differences = [
+        Difference(
+            image=first.source.name(index),
+            label=first.name_labels(index),
+            first=first.name_prediction(rows[0][index]),
+            second=second.name_prediction(rows[1][index]),
+            right="first" if first_is_right else "second",
+        )
+        for index, first_is_right, second_is_right in zip(common, *hits, strict=True)
+        if first_is_right != second_is_right
+    ]
+    return Comparison(mcnemar_test(*hits), differences)
+
+
+def build_report(predictions: TopK, labels: Labels, class_names: Sequence[str]) -> ClassificationReport:
+    """Compute all metrics of predictions, whose `index` points into `labels`."""
+    counted = predictions.take(predictions.has_label)
     if len(counted) == 0:
-        raise ValueError("There is no image with a label to evaluate on: check the data and its split.")
+        raise ValueError("There are no images with a label to evaluate on: check the data and its split.")
     hits, confidences = counted.hits[:, 0].numpy(), counted.probabilities[:, 0].numpy().astype(np.float64)
     num_images = len(counted)
     return ClassificationReport(
         num_images=num_images,
-        num_left_out=len(answers) - num_images,
+        num_left_out=len(predictions) - num_images,
         top1=wilson_interval(float(hits.mean()), num_images),
         top5=wilson_interval(float(counted.hits[:, :5].any(dim=1).double().mean()), num_images),
         loss=None if labels.has_several else normal_interval(counted.losses.double().numpy()),
@@ -71,20 +187,21 @@ def build_report(answers: TopK, labels: Labels, class_names: Sequence[str]) -> C
 
 
 def compute_calibration_error(confidences: np.ndarray, hits: np.ndarray) -> float:
-    """The expected calibration error of first answers: float64 (N) in 0..1, and bool (N)."""
+    """Compute the expected calibration error from confidences float64 (N) in 0..1 and correctness bool (N)."""
     bins = np.minimum((confidences * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     distances = np.bincount(bins, confidences - hits, minlength=NUM_BINS)  # summed over each bin
     return float(np.abs(distances).sum() / len(hits))
 
 
-def count_confusions(answers: TopK, labels: Labels, num_classes: int) -> np.ndarray:
-    """int64 (K, K): images of each class, by row, that were given each answer, by column."""
-    truth = labels.values[answers.index.numpy()]
-    pairs = truth * num_classes + answers.classes[:, 0].numpy()
+def count_confusions(predictions: TopK, labels: Labels, num_classes: int) -> np.ndarray:
+    """Return the confusion matrix int64 (K, K): labels by row, first predictions by column."""
+    truth = labels.values[predictions.index.numpy()]
+    pairs = truth * num_classes + predictions.classes[:, 0].numpy()
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def report_classes(confusions: np.ndarray, class_names: Sequence[str]) -> list[ClassReport]:
+    """Return accuracy and most frequent mistake of each class that has images."""
     classes = []
     for label in np.flatnonzero(confusions.sum(axis=1)).tolist():
         row = confusions[label].copy()
@@ -95,152 +212,76 @@ def report_classes(confusions: np.ndarray, class_names: Sequence[str]) -> list[C
     return classes
 
 
-def find_mistakes(answers: TopK, limit: int) -> TopK:
-    """The wrong first answers that the model was surest of, the surest first."""
-    wrong = answers.take(answers.counts & ~answers.hits[:, 0])
+def find_mistakes(predictions: TopK, limit: int) -> TopK:
+    """Return the wrong first predictions with the highest confidence, the most confident first."""
+    wrong = predictions.take(predictions.has_label & ~predictions.hits[:, 0])
     return wrong.take(wrong.probabilities[:, 0].argsort(descending=True, stable=True)[:limit])
 
 
-MOST_NAMED = 60  # classes whose names can be read beside a matrix
-MOST_COUNTED = 20  # classes whose counts can be read within it
-COLUMNS = 5
+def write_report(evaluation: Evaluation, out: Path) -> list[str]:
+    """Write classes.csv, confusion.png, mistakes.png and, for a comparison, differences.csv; return the file names."""
+    make_folder(out)
+    result, written = evaluation.result, []
+    (out / "mistakes.png").unlink(missing_ok=True)  # left by an earlier evaluation that had mistakes
+    if result.report.classes:
+        rows = [(c.name, c.num_images, c.top1.value, c.top1.low, c.top1.high, c.mistaken_for) for c in result.report.classes]
+        write_csv(out / "classes.csv", ("class", "images", "top1", "low", "high", "mistaken_for"), rows)
+        names = result.source.class_names
+        draw_confusions(count_confusions(result.predictions, result.source.labels, len(names)), names, out / "confusion.png")
+        written += ["classes.csv", "confusion.png"]
+    mistakes = find_mistakes(result.predictions, NUM_MISTAKES)
+    if len(mistakes) > 0:
+        images, titles = [], []
+        for row, index in enumerate(mistakes.index.tolist()):
+            pixels = result.preprocessing.prepare(result.source.read(index)[0].to_pil())  # (C, H, W), as the model sees it
+            images.append(pixels.permute(1, 2, 0).numpy())
+            prediction = result.source.class_names[int(mistakes.classes[row, 0])]
+            titles.append((f"{mistakes.probabilities[row, 0]:.0%} {prediction}", result.name_labels(index)))
+        draw_mistakes(images, titles, out / "mistakes.png")
+        written.append("mistakes.png")
+    if evaluation.comparison is not None:
+        columns = [field.name for field in fields(Difference)]
+        write_csv(out / "differences.csv", columns, map(astuple, evaluation.comparison.differences))
+        written.append("differences.csv")
+    return written
 
 
 def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Path) -> None:
-    """A matrix (K, K) as `count_confusions` has it, each row as shares of its class, written as PNG."""
+    """Draw a confusion matrix (K, K), each row as fractions of its class, to a PNG file."""
     from matplotlib.figure import Figure
 
     num_classes = len(class_names)
-    shares = confusions / np.maximum(1, confusions.sum(axis=1, keepdims=True))
-    is_named = num_classes <= MOST_NAMED
+    fractions = confusions / np.maximum(1, confusions.sum(axis=1, keepdims=True))
+    is_named = num_classes <= MAX_NAMED_CLASSES
     side = 4.0 + (0.22 * num_classes if is_named else 5.0)
     figure = Figure(figsize=(side + 1.0, side), dpi=110, layout="constrained")
     panel = figure.add_subplot()
-    image = panel.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
-    panel.set_xlabel("answer", fontsize=11)
+    image = panel.imshow(fractions, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
+    panel.set_xlabel("prediction", fontsize=11)
     panel.set_ylabel("label", fontsize=11)
     if is_named:
         names = [shorten_label(name) for name in class_names]
         panel.set_xticks(range(num_classes), names, rotation=90, fontsize=8, parse_math=False)
         panel.set_yticks(range(num_classes), names, fontsize=8, parse_math=False)
-    if num_classes <= MOST_COUNTED:
+    if num_classes <= MAX_COUNTED_CLASSES:
         for row, column in zip(*np.nonzero(confusions), strict=True):
-            colour = "white" if shares[row, column] > 0.5 else "black"
+            colour = "white" if fractions[row, column] > 0.5 else "black"
             panel.text(column, row, str(confusions[row, column]), ha="center", va="center", fontsize=8, color=colour)
-    figure.colorbar(image, ax=panel, shrink=0.6, label="share of the images with this label")
+    figure.colorbar(image, ax=panel, shrink=0.6, label="fraction of the images with this label")
     save_figure(figure, path)
 
 
 def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]], path: Path) -> None:
-    """Images (H, W, C) as bytes in a grid, each under the answer to it and above its label."""
+    """Draw images uint8 (H, W, C) in a grid, each with its prediction above and its label below, to a PNG file."""
     from matplotlib.figure import Figure
 
-    num_rows = math.ceil(len(images) / COLUMNS)
-    figure = Figure(figsize=(2.3 * COLUMNS, 2.75 * num_rows), dpi=110, layout="constrained")
-    for place, (image, (answer, label)) in enumerate(zip(images, titles, strict=True), start=1):
-        panel = figure.add_subplot(num_rows, COLUMNS, place)
+    num_rows = math.ceil(len(images) / MISTAKES_PER_ROW)
+    figure = Figure(figsize=(2.3 * MISTAKES_PER_ROW, 2.75 * num_rows), dpi=110, layout="constrained")
+    for position, (image, (prediction, label)) in enumerate(zip(images, titles, strict=True), start=1):
+        panel = figure.add_subplot(num_rows, MISTAKES_PER_ROW, position)
         panel.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
-        panel.set_title(shorten_label(answer), fontsize=9, color="#b3253a", parse_math=False)
+        panel.set_title(shorten_label(prediction), fontsize=9, color="#b3253a", parse_math=False)
         panel.set_xlabel(shorten_label(label), fontsize=9, parse_math=False)
         panel.set_xticks([])
         panel.set_yticks([])
     save_figure(figure, path)
-
-
-NUM_MISTAKES = 20
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    checkpoint: Checkpoint
-    source: Source
-    """With labels in the model's numbers."""
-    answers: TopK
-    report: ClassificationReport
-
-    def name_answer(self, row: int) -> str:
-        return self.source.class_names[int(self.answers.classes[row, 0])]
-
-    def name_labels(self, index: int) -> str:
-        return ", ".join(self.source.class_names[label] for label in self.source.labels.as_tuple(index))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An image that one of two models has right and the other has not."""
-
-    image: str
-    label: str
-    first: str
-    second: str
-    right: str
-    """first or second."""
-
-
-def evaluate_classifier(
-    checkpoint: Checkpoint,
-    source: Source,
-    reading: InferenceConfig = AS_USUAL,
-    device: torch.device | str = "cpu",
-    mapping: Path | None = None,
-) -> EvaluationResult:
-    """`source` has its own classes, which are found among the model's."""
-    fitted = map_classes(source, checkpoint.class_names, checkpoint.model.config.num_classes, mapping)
-    answers = answer_images(checkpoint, fitted, reading, device)
-    return EvaluationResult(checkpoint, fitted, answers, build_report(answers, fitted.labels, fitted.class_names))
-
-
-def compare_classifiers(first: EvaluationResult, second: EvaluationResult) -> tuple[Paired, list[Difference]]:
-    """Of two models on the same images, those that have a label for both."""
-    rows = [{index: row for row, index in enumerate(judged.answers.index.tolist())} for judged in (first, second)]
-    counts = [set(judged.answers.index[judged.answers.counts].tolist()) for judged in (first, second)]
-    common = sorted(counts[0] & counts[1])  # of images that are skipped, each model may skip others
-    hits = [
-        judged.answers.hits[[places[index] for index in common], 0].numpy()
-        for judged, places in zip((first, second), rows, strict=True)
-    ]
-    differences = [
-        Difference(
-            image=first.source.name(index),
-            label=first.name_labels(index),
-            first=first.name_answer(rows[0][index]),
-            second=second.name_answer(rows[1][index]),
-            right="first" if is_right else "second",
-        )
-        for index, is_right, is_other in zip(common, *hits, strict=True)
-        if is_right != is_other
-    ]
-    return mcnemar_test(*hits), differences
-
-
-def write_findings(judged: EvaluationResult, out: Path) -> list[str]:
-    """The table of classes, the matrix of what is taken for what, and the surest mistakes; returns the names of the files."""
-    make_folder(out)
-    written = []
-    (out / "mistakes.png").unlink(missing_ok=True)  # of a model that made some
-    if judged.report.classes:
-        rows = [(c.name, c.num_images, c.top1.value, c.top1.low, c.top1.high, c.mistaken_for) for c in judged.report.classes]
-        write_csv(out / "classes.csv", ("class", "images", "top1", "low", "high", "mistaken_for"), rows)
-        names = judged.source.class_names
-        draw_confusions(count_confusions(judged.answers, judged.source.labels, len(names)), names, out / "confusion.png")
-        written += ["classes.csv", "confusion.png"]
-    mistakes = find_mistakes(judged.answers, NUM_MISTAKES)
-    if len(mistakes) > 0:
-        draw_sure_mistakes(judged, mistakes, out / "mistakes.png")
-        written.append("mistakes.png")
-    return written
-
-
-def draw_sure_mistakes(judged: EvaluationResult, mistakes: TopK, path: Path) -> None:
-    """As the model saw them."""
-    images, titles = [], []
-    for row, index in enumerate(mistakes.index.tolist()):
-        pixels = judged.checkpoint.preprocessing.prepare(judged.source.read(index)[0].to_pil())  # (C, H, W)
-        images.append(pixels.permute(1, 2, 0).numpy())
-        answer = judged.source.class_names[int(mistakes.classes[row, 0])]
-        titles.append((f"{mistakes.probabilities[row, 0]:.0%} {answer}", judged.name_labels(index)))
-    draw_mistakes(images, titles, path)
-
-
-def write_differences(differences: Sequence[Difference], path: Path) -> None:
-    write_csv(path, [field.name for field in fields(Difference)], map(astuple, differences))

@@ -1,4 +1,4 @@
-"""What is measured of a run, and of frozen features, as frozen dataclasses. No torch here."""
+"""Configs of evaluation during a run, of inference, and of probes. No torch here."""
 
 import math
 from dataclasses import dataclass
@@ -7,30 +7,27 @@ from typing import Literal
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 from vitrine.data.config import BadImages
 
-L2 = 1024.0  # strength of the penalty in few-shot evaluation: big_vision's
+L2 = 1024.0  # ridge penalty of few-shot evaluation: big_vision's
 
 ProbeKind = Literal["logistic", "neighbours", "means"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """In the course of a run: on what data.held_out keeps out of training, else on the validation images, if there are any.
-
-    At its end, once: on the test images, if there are any.
-    """
+    """Evaluation during a run, on the images of data.held_out, else on the validation split; on the test split at the end."""
 
     num_times: int = 10
-    """In the course of the run, evenly spread; the last is at its end. 0: never."""
+    """Number of evaluations, evenly spaced; the last is after the final step. 0: never evaluate."""
     batch_size: int = 256
-    """Of all processes together."""
+    """Images per batch, over all ranks."""
     resize: int | None = None
-    """Short side before the centre crop; None: as the checkpoint has it, or straight to the size of the model."""
+    """Short side in pixels before the centre crop (default: as in the checkpoint, else directly to the model's size)."""
     patience: int | None = None
-    """Stop after so many evaluations without a better one, and take the best; 0: run to the end, and take the best."""
+    """Stop after this many evaluations without improvement, and keep the best weights. 0: train to the end, keep the best."""
     test: bool = True
-    """Whether the test images are looked at, once, at the end; not while settings are chosen."""
+    """Evaluate on the test split, once, at the end; turn it off while choosing settings."""
     few_shot: int = 0
-    """Shots of the few-shot accuracy that is measured at each evaluation too; 0: not."""
+    """Also measure few-shot accuracy with this many images per class at each evaluation. 0: do not."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -46,13 +43,14 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """How the images are read that a checkpoint is measured on."""
+    """How images are read and batched for inference."""
 
     batch_size: int = 64
+    """Images per batch."""
     num_workers: int | None = None
-    """Processes that read images; None: none for images in memory, else one for each processor, up to 8."""
+    """Worker processes that read images (default: one for each CPU, up to 8; none for images in memory)."""
     bad_images: BadImages = "error"
-    """What to do with an image that cannot be read: stop and name it, or go on without it and count it."""
+    """What to do with an image that cannot be read: stop with an error, or skip it with a warning."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -61,22 +59,20 @@ class InferenceConfig:
             require_at_least(self, 0, "num_workers")
 
 
-AS_USUAL = InferenceConfig()
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    """Of the classifiers that are fitted to frozen features."""
+    """Settings of the classifiers that are fitted to frozen features."""
 
     penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    """Of logistic regression, for each image; one is chosen on held-out images and then fitted to all."""
+    """L2 penalties of logistic regression, per image; the best on held-out training images is then fitted to all."""
     choice_share: float = 0.2
-    """Share of the training images to choose it on."""
+    """Fraction of the training images held out to choose the penalty."""
     num_neighbours: int = 20
+    """Number of nearest neighbours."""
     temperature: float = 0.07
     """A neighbour's vote weighs exp(cosine / temperature), as in DINO (arXiv:2104.14294)."""
     seed: int = 0
-    """Draws that share."""
+    """Random seed of the held-out images."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -85,6 +81,6 @@ class ProbeConfig:
         require_positive(self, "temperature")
         is_tuple = isinstance(self.penalties, tuple) and len(self.penalties) > 0
         if not is_tuple or not all(isinstance(each, int | float) and 0 < each < math.inf for each in self.penalties):
-            raise ValueError(f"penalties={self.penalties} must be one or more numbers above 0, as 0.01 0.1.")
+            raise ValueError(f"penalties={self.penalties} must be one or more numbers above 0, e.g. 0.01 0.1.")
         if not 0 < self.choice_share < 1:
-            raise ValueError(f"choice_share={self.choice_share} must be above 0 and below 1, as 0.2.")
+            raise ValueError(f"choice_share={self.choice_share} must be above 0 and below 1, e.g. 0.2.")

@@ -1,16 +1,12 @@
-"""Features, FeatureSplit, extraction, cache.
-
-What a frozen model makes of images: one row of features for each, with its label, for everything that is fitted to them.
+"""Image features of a frozen model: their extraction, and a cache on disk.
 
 Letters: B images of a batch, N in all, D features, K classes.
-Features that were computed once, on disk, by the content of model and images: for whoever needs them next.
 
-Two steps lead to them, so that finding them takes no reading of images: what the disk says of the files leads to the key of
-their content, and this one, with the model's, to the features. Images that were copied or renamed are found by the second.
+The cache finds features without reading any image: a fingerprint of the files (sizes, modification times) leads to the hash of
+their content, which together with the hash of the model leads to the features. Copied or renamed images have the same content
+hash, so their features are found too.
 """
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -27,41 +23,37 @@ from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import atomic_file, find_cache_folder, make_folder
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages
-from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.scan import content_fingerprint, file_fingerprint
 from vitrine.data.source import Source
 from vitrine.evaluation.linear_heads import require_one_class_each
-from vitrine.formats.checkpoint import Checkpoint, compute_checksum
-from vitrine.models.model import Model
-from vitrine.models.registry import config_to_json
 
-Featurise = Callable[[Tensor], Tensor]  # from raw images, as in `Batch.image`, to features (B, D)
+KEY = re.compile(r"[0-9a-f]{32}")
+MAX_BYTES = 20 * 10**9  # of all cached features; the least recently used are deleted first
 
 
 @dataclass(frozen=True)
 class Features:
-    """Rows in the order of the batches."""
+    """Features and labels of N images, one row for each, in the order of the batches."""
 
     values: Tensor
-    """float32 (N, D), on the processor; all finite."""
+    """float32 (N, D) on the CPU; all finite."""
     labels: Tensor
-    """int64 (N), or float (N, K) where images have several."""
+    """int64 (N), or float (N, K) for images with several labels."""
     index: Tensor
-    """int64 (N): the number of each image in its source."""
+    """int64 (N): index of each image in its source."""
 
     def __post_init__(self) -> None:
         shapes = [tuple(tensor.shape) for tensor in (self.values, self.labels, self.index)]
         if tuple(map(len, shapes)) not in ((2, 1, 1), (2, 2, 1)) or len({shape[0] for shape in shapes}) > 1:
             raise ValueError(
-                f"values, labels and index have shapes {', '.join(map(str, shapes))}, and (N, D), (N) or (N, K), and (N) with "
-                "the same N were needed: give one row for each image."
+                f"values, labels and index have shapes {', '.join(map(str, shapes))}; expected (N, D), (N) or (N, K), and (N), "
+                "one row for each image."
             )
         is_bad = ~self.values.isfinite().all(dim=1)
         if is_bad.any():
             raise ValueError(
                 f"The features of {int(is_bad.sum())} of {len(self)} images (the first has index "
-                f"{int(self.index[is_bad][0])}) are infinite or not a number, and finite ones were needed: check the model's "
-                "weights, or compute in higher precision."
+                f"{int(self.index[is_bad][0])}) are not finite: check the model's weights, or compute in higher precision."
             )
 
     def __len__(self) -> int:
@@ -70,112 +62,103 @@ class Features:
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """To fit something to, and to measure it on."""
+    """Features to fit a classifier to, and features to test it on."""
 
     train: Features
     test: Features
     num_classes: int
 
     def __post_init__(self) -> None:
-        require_one_class_each(self.train.labels, self.num_classes, "The labels to train on")
-        require_one_class_each(self.test.labels, self.num_classes, "The labels to test on")
+        require_one_class_each(self.train.labels, self.num_classes, "The training labels")
+        require_one_class_each(self.test.labels, self.num_classes, "The test labels")
         if self.train.values.shape[1] != self.test.values.shape[1]:
             raise ValueError(
-                f"Images to train on have {self.train.values.shape[1]} features, those to test on "
-                f"{self.test.values.shape[1]}, and as many were needed: compute both with the same model."
+                f"Training images have {self.train.values.shape[1]} features and test images "
+                f"{self.test.values.shape[1]}: compute both with the same model."
             )
 
 
-def build_featuriser(model: Model, preprocessing: Preprocessing) -> Featurise:
-    """Normalise, encode, pool: what the last linear layer reads (`pre_logits` in the released code).
+def extract_features(
+    compute_features: Callable[[Tensor], Tensor], batches: Iterable[Batch], device: torch.device | str = "cpu"
+) -> Features:
+    """Compute the features of all batches on a device and collect them on the CPU.
 
-    The model stays in the mode that it is in: for features that do not change from one call to the next, call
-    `model.eval()` first, or dropout is at work.
-    """
-
-    def featurise(images: Tensor) -> Tensor:
-        return model.pool(model.encode(preprocessing.normalise(images)))
-
-    return featurise
-
-
-def extract_features(featurise: Featurise, batches: Iterable[Batch], device: torch.device | str = "cpu") -> Features:
-    """Over batches that bring every image once, as `Loader.read_epoch` does, given to `featurise` on the device.
-
-    No model is put into evaluation mode here: that is the caller's, as for `build_featuriser`.
+    `compute_features` maps raw images to (B, D), e.g. `TorchEngine.features`; its model should be in evaluation mode.
     """
     values: list[Tensor] = []
     labels: list[Tensor] = []
     index: list[Tensor] = []
     for batch in batches:
-        with torch.no_grad():  # not inference_mode, whose tensors a sharded model would keep for its next training step
-            rows = featurise(batch.image.to(device, non_blocking=True))
+        with torch.no_grad():  # not inference_mode: a sharded model would keep its tensors for the next training step
+            rows = compute_features(batch.image.to(device, non_blocking=True))
         if rows.ndim != 2 or len(rows) != len(batch):
             raise ValueError(
-                f"featurise gave shape {tuple(rows.shape)} for {len(batch)} images, and ({len(batch)}, D) was needed: "
-                "pool what the model returns."
+                f"compute_features returned shape {tuple(rows.shape)} for {len(batch)} images; expected ({len(batch)}, D): "
+                "pool the model's tokens."
             )
         values.append(rows.float().cpu())
         labels.append(batch.target.cpu())
         index.append(batch.index)
     if sum(map(len, index)) == 0:
-        raise ValueError("There is no image to compute features of: check the data and its split.")
-    # Joined outside of inference mode, features are tensors like others, on which a layer can be trained.
+        raise ValueError("There are no images to extract features from: check the data and its split.")
     return Features(values=torch.cat(values), labels=torch.cat(labels), index=torch.cat(index))
-
-
-VERSION = 1  # raise it when the same model makes other features of the same images
-KEY = re.compile(r"[0-9a-f]{32}")
-MAX_BYTES = 20 * 10**9  # of all features; those not used for longest make room
 
 
 @dataclass(frozen=True)
 class FeatureCache:
+    """Features on disk, found by the content of model and images."""
+
     folder: Path
 
-    def find(self, checkpoint: Checkpoint, source: Source, bad_images: BadImages, compute: Callable[[], Features]) -> Features:
-        """Those that are there, or else computed and kept. Labels are the source's of now: no features depend on them."""
-        path = self.locate(checkpoint, source)
-        found = load_features(path, source)
-        if found is not None and (len(found) == len(source) or bad_images == "skip"):
-            with suppress(OSError):  # a cache that may only be read
+    def find(self, model_key: str, source: Source, bad_images: BadImages, compute: Callable[[], Features]) -> Features:
+        """Return cached features, or compute and save them.
+
+        `model_key` is `Engine.fingerprint()`. Labels come from the source, because features do not depend on them.
+        """
+        path = self.locate(model_key, source)
+        cached = load_features(path, source)
+        if cached is not None and (len(cached) == len(source) or bad_images == "skip"):
+            with suppress(OSError):  # the cache may be read-only
                 os.utime(path)
-            if len(found) < len(source):
-                lost = sorted(set(range(len(source))) - set(found.index.tolist()))
-                warn_user(f"Without {join_names([source.name(index) for index in lost])}: could not be read.")
-            return found
+            if len(cached) < len(source):
+                unread = sorted(set(range(len(source))) - set(cached.index.tolist()))
+                warn_user(f"Skipped {join_names([source.name(index) for index in unread])}: cannot be read.")
+            return cached
         computed = compute()
         self.save(path, computed)
         return computed
 
-    def locate(self, checkpoint: Checkpoint, source: Source) -> Path:
-        disk_key = file_fingerprint(source)
-        pointer = None if disk_key is None else self.folder / f"{disk_key}.images"
+    def locate(self, model_key: str, source: Source) -> Path:
+        """Return the file for the features of these images by this model."""
+        fingerprint = file_fingerprint(source)
+        pointer = None if fingerprint is None else self.folder / f"{fingerprint}.images"
         content_key = None if pointer is None else read_pointer(pointer)
         if content_key is None:
             content_key = content_fingerprint(source)
             if pointer is not None:
                 self.write(pointer, lambda partial: partial.write_text(content_key))
-        return self.folder / f"{compute_model_key(checkpoint)}-{content_key}.safetensors"
+        return self.folder / f"{model_key}-{content_key}.safetensors"
 
     def save(self, path: Path, features: Features) -> None:
+        """Write features to the cache; delete old ones when it is full."""
         tensors = {"values": features.values.contiguous(), "index": features.index}
         if self.write(path, lambda partial: save_file(tensors, partial)):
             self.make_room()
 
     def write(self, path: Path, write: Callable[[Path], object]) -> bool:
-        """Whether it could be written: a disk that is full is no reason to lose what was computed."""
+        """Write a file of the cache; return False, with a warning, when that fails, e.g. because the disk is full."""
         try:
             make_folder(self.folder)
             with atomic_file(path, is_concurrent=True) as partial:
                 write(partial)
         except (OSError, SafetensorError) as error:
-            warn_user(f"The features could not be kept for the next time ({summarise_error(error)}).")
+            warn_user(f"Features could not be cached ({summarise_error(error)}).")
             return False
         return True
 
     def make_room(self) -> None:
-        with suppress(OSError):  # another process may be at it
+        """Delete the least recently used features until the rest fit into MAX_BYTES."""
+        with suppress(OSError):  # another process may be deleting too
             files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
             total = sum(path.stat().st_size for path in files)
             for path in files[:-1]:
@@ -186,11 +169,12 @@ class FeatureCache:
 
 
 def open_feature_cache() -> FeatureCache:
+    """Return the user's feature cache (VITRINE_CACHE/features)."""
     return FeatureCache(find_cache_folder() / "features")
 
 
 def read_pointer(path: Path) -> str | None:
-    """None where there is none, or none that can be relied on."""
+    """Return the content hash that a pointer file holds; None if it is missing or damaged."""
     try:
         content = path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -198,19 +182,8 @@ def read_pointer(path: Path) -> str | None:
     return content if KEY.fullmatch(content) else None
 
 
-def compute_model_key(checkpoint: Checkpoint) -> str:
-    """Of all that makes features out of images."""
-    parts = (
-        VERSION,
-        config_to_json(checkpoint.model.config),
-        checkpoint.preprocessing.to_json(),
-        compute_checksum(dict(checkpoint.model.state_dict())),
-    )
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
 def load_features(path: Path, source: Source) -> Features | None:
-    """None where there are none, or none that can be read."""
+    """Read cached features and add the source's labels; None if the file is missing or damaged."""
     if not path.is_file():
         return None
     try:
@@ -219,5 +192,5 @@ def load_features(path: Path, source: Source) -> Features | None:
         labels = torch.from_numpy(source.labels.to_targets(index.numpy(), len(source.class_names)))
         return Features(values, labels, index)
     except (SafetensorError, KeyError, ValueError, OSError, IndexError) as error:
-        warn_user(f"{path} is damaged ({summarise_error(error)}) and is computed again.")
+        warn_user(f"{path} is damaged ({summarise_error(error)}); computing the features again.")
         return None

@@ -1,10 +1,13 @@
 """Few-shot accuracy: a linear classifier fitted in closed form to a few images of each class (arXiv:2010.11929, section 4.1).
 
-The paper does not say how images are drawn, nor how strong the penalty is; both are big_vision's (`fewshot_lsr`).
+The paper specifies neither how images are drawn nor the penalty; both follow big_vision (`fewshot_lsr`).
+`few_shot` is the command of that name.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,102 +15,173 @@ from torch import Tensor
 
 from vitrine.core.config_checks import is_whole
 from vitrine.core.console import join_names, warn_user
-from vitrine.evaluation.config import L2
+from vitrine.data.open_data import find_data
+from vitrine.evaluation.config import L2, InferenceConfig
 from vitrine.evaluation.features import Features, FeatureSplit
-from vitrine.evaluation.intervals import compute_spread
+from vitrine.evaluation.intervals import compute_spread, wilson_interval
 from vitrine.evaluation.linear_heads import RidgeProblem
+from vitrine.evaluation.predictor import ModelLike, Predictor, extract_split
 
-L2_GRID = tuple(2.0**power for power in range(-10, 20))  # what mean rank chooses from; the paper names none
+L2_GRID = tuple(2.0**power for power in range(-10, 20))  # candidates of mean rank; the paper does not list its own
+SHOTS = (1, 5, 10, 25)
+SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class FewShot:
-    """Shares in 0..1 of the test images whose first answer is their label."""
+    """Accuracy of the classifiers fitted to one number of shots, over the seeds."""
 
     shots: int | None
-    """Images of each class that the classifier was fitted to, fewer where a class has fewer; None: all of them."""
+    """Training images of each class, or fewer where a class has fewer; None: all images."""
     l2: float
     accuracies: tuple[float, ...]
-    """One for each seed."""
+    """Fraction of test images classified correctly, for each seed."""
     mean: float
     std: float | None
-    """Between the seeds, with n - 1; None for a single one."""
+    """Standard deviation over the seeds, with n - 1; None for a single seed."""
 
 
-def evaluate_few_shot(split: FeatureSplit, shots: int | None, seeds: Sequence[int] = (0, 1, 2), l2: float = L2) -> FewShot:
-    """Each seed draws other images to train on, whatever their order; with the same seed, more shots add to fewer.
+@dataclass(frozen=True)
+class FewShotResult:
+    """`FewShot` on a named data set, with a 95 % interval of the mean."""
 
-    Without a number of shots all images are taken, once: no seed would change anything.
+    data: str
+    num_test_images: int
+    shots: int | None
+    l2: float
+    accuracies: tuple[float, ...]
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+
+
+def few_shot(
+    model: ModelLike,
+    data: Any,
+    shots: Sequence[int | None] = SHOTS,
+    seeds: Sequence[int] = SEEDS,
+    l2: float = L2,
+    mean_rank: bool = False,
+    *,
+    held_out: float = 0.2,
+    subset: str = "all",
+    device: torch.device | str | None = None,
+    inference: InferenceConfig | None = None,
+    use_cache: bool = True,
+) -> list[FewShotResult]:
+    """Measure few-shot accuracy on one data set or a list of them, for each number of shots (None: all images).
+
+    `mean_rank` replaces `l2` by the penalty that ranks best over all data sets, for each number of shots. It is chosen on the
+    test images, as in the first version of the paper's code. Data sets whose classes are too small for some shots are left
+    out there, with a warning.
+    """
+    require_seeds(seeds)
+    given = data if isinstance(data, list | tuple) else [data]
+    datasets = {str(each) if isinstance(each, str | Path) else find_data(each).name: find_data(each) for each in given}
+    predictor = Predictor(model, device, inference, show_progress=True)
+    splits = {name: extract_split(predictor, each, held_out, subset, use_cache=use_cache) for name, each in datasets.items()}
+    results = []
+    for count in shots:
+        possible = {name: split for name, split in splits.items() if has_enough_images(name, split, count)}
+        sweeps = {
+            name: sweep_few_shot(split, count, seeds, L2_GRID if mean_rank else (l2,)) for name, split in possible.items()
+        }
+        chosen = choose_by_mean_rank(list(sweeps.values())) if sweeps else 0
+        for name, sweep in sweeps.items():
+            num_images, result = len(splits[name].test), sweep[chosen]
+            interval = wilson_interval(result.mean, num_images)
+            results.append(FewShotResult(name, num_images, **vars(result), low=interval.low, high=interval.high))
+    return results
+
+
+def has_enough_images(name: str, split: FeatureSplit, shots: int | None) -> bool:
+    """Return whether any class has as many training images as shots; warn if not."""
+    largest = int(split.train.labels.bincount().max())
+    if shots is not None and shots > largest:
+        warn_user(f"{name} has at most {largest} training images of a class; skipping {shots} shots.")
+        return False
+    return True
+
+
+def evaluate_few_shot(split: FeatureSplit, shots: int | None, seeds: Sequence[int] = SEEDS, l2: float = L2) -> FewShot:
+    """Fit a ridge classifier to `shots` images of each class, drawn anew for each seed, and measure its test accuracy.
+
+    The draw does not depend on the order of the images. With the same seed, more shots contain the fewer ones. With
+    shots=None all images are used, once, because seeds would change nothing.
     """
     return sweep_few_shot(split, shots, seeds, (l2,))[0]
 
 
 def sweep_few_shot(
-    split: FeatureSplit, shots: int | None, seeds: Sequence[int] = (0, 1, 2), l2s: Sequence[float] = L2_GRID
+    split: FeatureSplit, shots: int | None, seeds: Sequence[int] = SEEDS, l2s: Sequence[float] = L2_GRID
 ) -> list[FewShot]:
-    """One for each strength of the penalty, for which no seed's images are factorised twice."""
+    """Return the few-shot accuracy for each penalty; the images of a seed are decomposed only once for all penalties."""
     require_seeds(seeds)
     if shots is not None and (not is_whole(shots) or shots < 1):
-        raise ValueError(f"shots={shots} must be a whole number of at least 1: the images taken of each class.")
+        raise ValueError(f"shots={shots} must be a whole number of at least 1: training images per class.")
     rows = list_rows_by_class(split.train, split.num_classes)
     if shots is not None:
-        report_small_classes([len(each) for each in rows], shots)
+        warn_small_classes([len(each) for each in rows], shots)
     draws = [torch.arange(len(split.train))] if shots is None else [draw_shots(rows, shots, seed) for seed in seeds]
-    table = [compute_accuracies(split, draw, l2s) for draw in draws]  # of each draw, by l2
-    found = []
+    table = [compute_accuracies(split, draw, l2s) for draw in draws]  # (draws, l2s)
+    results = []
     for l2, accuracies in zip(l2s, zip(*table, strict=True), strict=True):
         spread = compute_spread(accuracies)
-        found.append(FewShot(shots=shots, l2=l2, accuracies=accuracies, mean=spread.mean, std=spread.std))
-    return found
+        results.append(FewShot(shots=shots, l2=l2, accuracies=accuracies, mean=spread.mean, std=spread.std))
+    return results
 
 
 def choose_by_mean_rank(sweeps: Sequence[Sequence[FewShot]]) -> int:
-    """The place of the l2 that ranks best on average over data sets, each swept over the same grid with the same shots.
+    """Return the index of the penalty that ranks best on average over data sets.
 
-    So the first version of the released code chose it, on the test images themselves.
+    Each sweep is one data set's `sweep_few_shot` over the same penalties. The first version of the released code chose so,
+    on the test images.
     """
     from scipy.stats import rankdata
 
-    means = np.array([[found.mean for found in sweep] for sweep in sweeps])  # (data sets, grid)
+    means = np.array([[result.mean for result in sweep] for sweep in sweeps])  # (data sets, l2s)
     return int(rankdata(-means, axis=1).mean(axis=0).argmin())
 
 
 def require_seeds(seeds: Sequence[int]) -> None:
+    """Raise ValueError unless seeds are one or more whole numbers of at least 0."""
     if not seeds or not all(is_whole(seed) and seed >= 0 for seed in seeds):
-        raise ValueError(f"seeds={seeds!r} must be one or more whole numbers of at least 0, as (0, 1, 2).")
+        raise ValueError(f"seeds={seeds!r} must be one or more whole numbers of at least 0, e.g. (0, 1, 2).")
 
 
 def list_rows_by_class(features: Features, num_classes: int) -> list[np.ndarray]:
-    """By image number, so that the draw does not depend on the order in which features were computed."""
+    """Return the row numbers of each class, sorted by image index, so that draws do not depend on the order of rows."""
     labels = features.labels.numpy()
     counts = np.bincount(labels, minlength=num_classes)
     return np.split(np.lexsort((features.index.numpy(), labels)), np.cumsum(counts)[:-1])
 
 
-def report_small_classes(counts: list[int], shots: int) -> None:
+def warn_small_classes(counts: list[int], shots: int) -> None:
+    """Warn about classes with fewer training images than shots."""
     small = [f"class {label} has {count}" for label, count in enumerate(counts) if count < shots]
     if small:
         warn_user(
-            f"{len(small)} of {len(counts)} classes have fewer than shots={shots} images to train on, and give all of them: "
+            f"{len(small)} of {len(counts)} classes have fewer than shots={shots} training images; using all of theirs: "
             f"{join_names(small)}."
         )
 
 
 def draw_shots(rows: list[np.ndarray], shots: int, seed: int) -> Tensor:
-    """Rows of the first few images of each class, in the order that the seed gives them: one generator, class after class."""
+    """Draw `shots` rows of each class, class after class, from one generator."""
     generator = np.random.default_rng(seed)
     return torch.from_numpy(np.concatenate([generator.permutation(each)[:shots] for each in rows]))
 
 
 def compute_accuracies(split: FeatureSplit, rows: Tensor, l2s: Sequence[float]) -> tuple[float, ...]:
-    """On all images to test on, after a fit to some of those to train on; one for each l2."""
+    """Fit a ridge classifier to some training rows; return its accuracy on all test images for each penalty."""
     problem = RidgeProblem(split.train.values[rows], split.train.labels[rows], split.num_classes)
     if len(l2s) > 1:
         problem.decompose()
-    asked = problem.standardiser.apply(split.test.values)
+    queries = problem.standardiser.apply(split.test.values)
 
     def measure(l2: float) -> float:
         weights, bias = problem.solve(l2)
-        return ((asked @ weights + bias).argmax(dim=1) == split.test.labels).double().mean().item()
+        return ((queries @ weights + bias).argmax(dim=1) == split.test.labels).double().mean().item()
 
     return tuple(map(measure, l2s))

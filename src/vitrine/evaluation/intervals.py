@@ -1,4 +1,4 @@
-"""How sure a figure is: over seeds, over test images, and of the difference of two models on the same images."""
+"""Uncertainty of metrics: over seeds, over test images, and of the difference of two models on the same images."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,60 +7,61 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-DEVIATIONS = 1.959963984540054  # of a normal distribution, within which 95 % of it lie
+DEVIATIONS = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 NUM_DRAWS = 300  # of the bootstrap
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one figure over the seeds."""
+    """Mean and standard deviation of a metric over seeds."""
 
     mean: float
     std: float | None
-    """With n - 1; None for a single one."""
+    """With n - 1; None for a single seed."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, and where it would lie for 95 of 100 sets of as many images."""
+    """A metric with its 95 % interval."""
 
     value: float
     low: float | None
-    """None where a single image says nothing of others."""
+    """None if a single image gives no interval."""
     high: float | None
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Two models on the same images."""
+    """Two models on the same images, and McNemar's test of their difference."""
 
     num_images: int
     only_first: int
-    """Images that the first one alone has right."""
+    """Images that only the first model classifies correctly."""
     only_second: int
     difference: Estimate
-    """Accuracy of the first less that of the second."""
+    """Accuracy of the first model minus that of the second."""
     p_value: float
-    """Of so uneven a split, or a more uneven one, were both as good (McNemar's exact test)."""
+    """Probability of a split at least as uneven if both models were equally good (exact test)."""
 
 
-def compute_spread(figures: Sequence[float]) -> Spread:
-    return Spread(fmean(figures), stdev(figures) if len(figures) > 1 else None)
+def compute_spread(values: Sequence[float]) -> Spread:
+    """Return mean and sample standard deviation of a metric over seeds."""
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-def wilson_interval(share: float, num_images: int) -> Estimate:
-    """Wilson's interval, which stays within 0..1 and holds for shares near them.
+def wilson_interval(fraction: float, num_images: int) -> Estimate:
+    """Return an accuracy with Wilson's 95 % interval, which stays within 0..1 and holds near both ends.
 
-    For a mean of accuracies over seeds it is an upper bound: answers that differ from seed to seed vary less.
+    For a mean accuracy over seeds the interval is conservative: predictions that differ between seeds vary less.
     """
     z2 = DEVIATIONS**2
-    centre = (share + z2 / (2 * num_images)) / (1 + z2 / num_images)
-    half = math.sqrt(z2 * (share * (1 - share) / num_images + z2 / (4 * num_images**2))) / (1 + z2 / num_images)
-    return Estimate(share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
+    centre = (fraction + z2 / (2 * num_images)) / (1 + z2 / num_images)
+    half = math.sqrt(z2 * (fraction * (1 - fraction) / num_images + z2 / (4 * num_images**2))) / (1 + z2 / num_images)
+    return Estimate(fraction, min(fraction, max(0.0, centre - half)), max(fraction, min(1.0, centre + half)))
 
 
 def normal_interval(values: np.ndarray) -> Estimate:
-    """Of a figure that every image has, as its loss; by the normal distribution of means."""
+    """Return the mean of a value that every image has, e.g. its loss, with a normal 95 % interval."""
     mean = float(values.mean())
     if len(values) == 1:
         return Estimate(mean, None, None)
@@ -69,9 +70,10 @@ def normal_interval(values: np.ndarray) -> Estimate:
 
 
 def bootstrap_interval(compute: Callable[..., float], *columns: np.ndarray) -> Estimate:
-    """Of a figure that is no mean over images: by how much it varies when as many of them are drawn again and again.
+    """Return a metric that is not a mean over images, e.g. the calibration error, with a bootstrap 95 % interval.
 
-    Its std is taken, not its quantiles, because a figure of distances is larger for images that were drawn twice.
+    The interval is made of the standard deviation over draws, not of their quantiles: a metric made of distances is biased
+    upwards by images that are drawn twice.
     """
     value, generator = compute(*columns), np.random.default_rng(0)
     num_images = len(columns[0])
@@ -81,19 +83,19 @@ def bootstrap_interval(compute: Callable[..., float], *columns: np.ndarray) -> E
 
 
 def mcnemar_test(first: np.ndarray, second: np.ndarray) -> Paired:
-    """Of what each has right, bool (N), the same image at the same place."""
+    """Compare two models by which images each classifies correctly: bool (N) each, in the same order."""
     from scipy.stats import binomtest
 
     if first.shape != second.shape or len(first) == 0:
-        raise ValueError(f"Answers of shapes {first.shape} and {second.shape} cannot be paired: give both for the same images.")
+        raise ValueError(f"Hits of shapes {first.shape} and {second.shape} cannot be paired: use the same images for both.")
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    num_images, num_unlike = len(first), only_first + only_second
+    num_images, num_discordant = len(first), only_first + only_second
     difference = (only_first - only_second) / num_images
-    half = DEVIATIONS * math.sqrt(max(0.0, num_unlike / num_images - difference**2) / num_images)
+    half = DEVIATIONS * math.sqrt(max(0.0, num_discordant / num_images - difference**2) / num_images)
     return Paired(
         num_images=num_images,
         only_first=only_first,
         only_second=only_second,
         difference=Estimate(difference, difference - half, difference + half),
-        p_value=float(binomtest(only_first, num_unlike).pvalue) if num_unlike else 1.0,
+        p_value=float(binomtest(only_first, num_discordant).pvalue) if num_discordant else 1.0,
     )

@@ -1,14 +1,12 @@
-"""Ridge and LDA in closed form, heads for softmax.
+"""Linear classifiers on frozen features in closed form: ridge regression, LDA, and softmax heads made of either.
 
-Regularised least squares from features to classes, in closed form (arXiv:2010.11929, section 4.1).
+Ridge regression is the paper's few-shot classifier (arXiv:2010.11929, section 4.1). The paper specifies the targets, -1 and 1;
+standardisation and the constant feature follow big_vision (`fewshot_lsr`), which computes in single precision.
+Linear discriminant analysis (LDA) uses a shrunk covariance.
 
-The paper gives the targets, -1 and 1. Standardising and the constant feature are big_vision's (`fewshot_lsr`), which computes
-in single precision. Letters: N images, D features, K classes.
-Linear discriminant analysis with a shrunk covariance, in closed form. Letters: N images, D features, K classes.
-Heads for softmax in closed form on frozen features, so that fine-tuning begins from a linear probe.
-
-Neither method says how sure to be. So its scores are scaled, and its strength chosen, for the least cross-entropy of images
-that were left out of the fit. Letters: N images, D features, K classes.
+A softmax head from either starts fine-tuning from a linear probe. Neither method gives calibrated scores, so the regularisation
+and the scale of the scores are chosen for the smallest cross-entropy of images that were left out of the fit.
+Letters: N images, D features, K classes.
 """
 
 import math
@@ -20,44 +18,52 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CONSTANT_FEATURE = 100.0  # carries the bias; so large that the penalty on its weight hardly counts
-COLUMNS_AT_ONCE = 192  # enough for a product of matrices to be quick
-ROWS_AT_ONCE = 512  # few enough to stay in a processor's cache
-SMALLEST_STD = 1e-5  # added to every std, so that a feature that never varies is not divided by zero
+COLUMNS_AT_ONCE = 192  # enough for an efficient matrix product
+ROWS_AT_ONCE = 512  # few enough to stay in the CPU's cache
+MIN_STD = 1e-5  # added to every std, so that a constant feature is not divided by zero
+
+PENALTIES = (0.03, 0.1, 0.3, 1.0)  # candidates of ridge regression, times the number of images
+SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # candidates of LDA
+NUM_FOLDS = 5
+SCALES = (0.01, 100.0)  # bounds of the score scale
+LABEL_SMOOTHING = 0.01  # while choosing the scale: without it, no scale is too large for separable classes
 
 
 @dataclass(frozen=True)
 class Standardiser:
-    """Mean 0 and std 1 for the features that it was fitted to, and the same change for any others."""
+    """Shift and scale that give the features it was fitted to mean 0 and std 1."""
 
     mean: Tensor
     """float64 (D)."""
     std: Tensor
-    """float64 (D), with `SMALLEST_STD` added."""
+    """float64 (D), with `MIN_STD` added."""
 
     @classmethod
     def fit_and_apply(cls, features: Tensor) -> tuple["Standardiser", Tensor]:
-        """Of features (N, D), with them standardised, float64 (N, D). The std divides by N, not N - 1."""
+        """Fit to features (N, D); return the standardiser and the features standardised, float64 (N, D).
+
+        The std divides by N, not N - 1.
+        """
         if features.ndim != 2 or features.numel() == 0:
-            shape = tuple(features.shape)
-            raise ValueError(f"Features of shape {shape} cannot be standardised: give (N, D), of at least one image.")
-        values = features.to(torch.float64, copy=True)  # in place from here: making memory takes longer than the arithmetic
+            raise ValueError(f"features have shape {tuple(features.shape)}; expected (N, D) with at least one image.")
+        values = features.to(torch.float64, copy=True)  # in place from here: allocating takes longer than the arithmetic
         mean = values.mean(dim=0)
         values -= mean
         squares = torch.stack([part.square().sum(dim=0) for part in values.split(ROWS_AT_ONCE)]).sum(dim=0)
-        std = (squares / len(values)).sqrt() + SMALLEST_STD
+        std = (squares / len(values)).sqrt() + MIN_STD
         if not std.isfinite().all():
-            raise ValueError("Features are infinite or not a number, and finite ones were needed: check the model's weights.")
+            raise ValueError("Features are not finite: check the model's weights.")
         values /= std
         return cls(mean, std), values
 
     def apply(self, features: Tensor) -> Tensor:
-        """float64 (N, D)."""
+        """Return features standardised, float64 (N, D)."""
         return (features - self.mean).div_(self.std)
 
     def fold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """A linear layer on standardised features, (K, D) and (K), as one on features as they come, in float32.
+        """Turn a linear layer on standardised features, (K, D) and (K), into a float32 layer on the original features.
 
-        In single precision digits are lost where a feature's mean is far larger than its std.
+        Single precision loses digits where a feature's mean is far larger than its std.
         """
         folded = weight / self.std
         return folded.float().contiguous(), (bias - folded @ self.mean).float()
@@ -65,7 +71,7 @@ class Standardiser:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A decomposed problem: its weights are left (1 / (values + l2)) right."""
+    """A decomposed ridge problem: its weights are left (1 / (values + l2)) right."""
 
     values: Tensor
     vectors: Tensor
@@ -74,29 +80,31 @@ class Spectrum:
 
 
 class RidgeProblem:
-    """Solved for one strength of the penalty; or decomposed, after which weights for any strength cost a product of matrices.
+    """Ridge regression to targets of 1 at the label and -1 elsewhere, solved for one penalty or decomposed for several.
 
-    With Z the standardised features and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or Z'(ZZ' + l2)^-1 Y, which are
-    equal; whichever matrix is smaller is taken. The constant feature is solved for by itself: every column of Z adds up to 0,
-    so it is orthogonal to all of them.
+    With Z the standardised features and Y the targets, the weights are (Z'Z + l2)^-1 Z'Y, or equally Z'(ZZ' + l2)^-1 Y; the
+    smaller matrix is used. The constant feature is solved for separately: it is orthogonal to Z, whose columns sum to 0.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
-        """From features (N, D) and labels int64 (N), where they are: a device that has double precision."""
+        """Take features (N, D) and labels int64 (N) on a device that supports float64."""
         require_one_class_each(labels, num_classes, "The labels")
         if len(features) != len(labels):
-            raise ValueError(f"{len(features)} rows of features but {len(labels)} labels: give as many of each.")
+            raise ValueError(f"There are {len(features)} rows of features but {len(labels)} labels: give one label per row.")
         self.standardiser, self.z = Standardiser.fit_and_apply(features)
         self.labels, self.num_classes = labels, num_classes
         self.is_primal = len(features) >= features.shape[1]
-        self.products = multiply_by_itself(self.z if self.is_primal else self.z.T)
+        self.products = compute_gram_matrix(self.z if self.is_primal else self.z.T)
         self.spectrum: Spectrum | None = None
 
     def decompose(self) -> Spectrum:
-        """Once, for several strengths: it takes as long as some ten solutions by themselves."""
+        """Compute the eigenvectors once, so that each further penalty costs a matrix product.
+
+        It takes as long as about ten solutions without it.
+        """
         if self.spectrum is None:
             eigenvalues, vectors = torch.linalg.eigh(self.products)
-            values = eigenvalues.clamp(min=0)  # none is negative but for rounding, which a small l2 would not hide
+            values = eigenvalues.clamp(min=0)  # rounding makes some negative, which a small l2 would not hide
             if self.is_primal:
                 self.spectrum = Spectrum(values, vectors, vectors, vectors.T @ self.multiply_targets(self.z))
             else:
@@ -104,16 +112,16 @@ class RidgeProblem:
         return self.spectrum
 
     def multiply_targets(self, rows: Tensor) -> Tensor:
-        """rows' Y (M, K) of rows (N, M). Targets are 1 at one class and -1 at all others, so sums over classes are enough."""
+        """Return rows' Y (M, K) of rows (N, M) from sums over classes: targets are 1 at the label and -1 elsewhere."""
         sums = sum_by_class(rows, self.labels, self.num_classes)
         return (2 * sums - rows.sum(dim=0)).T
 
     def solve(self, l2: float) -> tuple[Tensor, Tensor]:
-        """Weights float64 (D, K) and biases float64 (K), for standardised features."""
+        """Return weights float64 (D, K) and biases float64 (K), for standardised features."""
         if not (l2 > 0 and math.isfinite(l2)):
-            raise ValueError(f"l2={l2} must be a finite number above 0, as 1024.")
+            raise ValueError(f"l2={l2} must be a finite number above 0, e.g. 1024.")
         sums = 2 * torch.bincount(self.labels, minlength=self.num_classes).double() - len(self.labels)  # of the targets
-        bias = self.get_constant_share(l2) * sums
+        bias = self.bias_leverage(l2) * sums
         if self.spectrum is not None:
             return (self.spectrum.left / (self.spectrum.values + l2)) @ self.spectrum.right, bias
         penalised = self.products.clone()
@@ -123,30 +131,30 @@ class RidgeProblem:
             return torch.cholesky_solve(self.multiply_targets(self.z), factor), bias
         return self.z.T @ torch.cholesky_solve(self.build_targets(), factor), bias
 
-    def get_constant_share(self, l2: float) -> float:
-        """How far each image decides the bias: 1 / N but for the penalty on the weight of the constant feature."""
+    def bias_leverage(self, l2: float) -> float:
+        """Return the weight of each image in the bias: 1 / N, except for the penalty on the constant feature."""
         return CONSTANT_FEATURE**2 / (len(self.labels) * CONSTANT_FEATURE**2 + l2)
 
     def build_targets(self) -> Tensor:
-        """float64 (N, K)."""
+        """Return Y, float64 (N, K)."""
         return F.one_hot(self.labels, self.num_classes).double() * 2 - 1
 
     def predict_left_out(self, l2: float) -> Tensor:
-        """Scores float64 (N, K) of each image by the weights that were fitted without it: no second fit is needed for that."""
-        shares = self.leverages / (self.decompose().values + l2)
-        leverage = shares.sum(dim=1, keepdim=True) + self.get_constant_share(l2)  # how far an image decides its own score
+        """Return leave-one-out scores float64 (N, K): each image's by weights fitted without it, computed without refitting."""
+        fractions = self.leverages / (self.decompose().values + l2)
+        leverage = fractions.sum(dim=1, keepdim=True) + self.bias_leverage(l2)  # an image's weight in its own score
         weights, bias = self.solve(l2)
         return (self.z @ weights + bias - leverage * self.build_targets()) / (1 - leverage)
 
     @cached_property
     def leverages(self) -> Tensor:
-        """(N, N or D): of each image along each eigenvector."""
+        """Squared projections of each image on each eigenvector, (N, N or D)."""
         spectrum = self.decompose()
         return (self.z @ spectrum.vectors).square_() if self.is_primal else spectrum.vectors.square() * spectrum.values
 
 
-def multiply_by_itself(rows: Tensor) -> Tensor:
-    """rows' rows (M, M) of rows (N, M): only what lies on its diagonal and above is multiplied, the rest is its mirror."""
+def compute_gram_matrix(rows: Tensor) -> Tensor:
+    """Return rows' rows (M, M) of rows (N, M): the upper triangle is computed, the lower is its mirror."""
     products = rows.new_empty(rows.shape[1], rows.shape[1])
     for start in range(0, rows.shape[1], COLUMNS_AT_ONCE):
         stop = start + COLUMNS_AT_ONCE
@@ -156,56 +164,52 @@ def multiply_by_itself(rows: Tensor) -> Tensor:
 
 
 def sum_by_class(rows: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """(K, M) of rows (N, M); many times faster than `index_add_`."""
+    """Sum rows (N, M) over the images of each class: (K, M). Many times faster than `index_add_`."""
     counts = torch.bincount(labels, minlength=num_classes)
     return F.embedding_bag(labels.argsort(stable=True), rows, counts.cumsum(dim=0) - counts, mode="sum")
 
 
 def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
-    """`what` begins the sentence, as "The labels"."""
+    """Raise ValueError unless labels are int64 (N) in 0..num_classes-1; `what` begins the message, e.g. "The labels"."""
     if num_classes < 2:
-        raise ValueError(f"num_classes={num_classes} must be at least 2: with fewer there is nothing to tell apart.")
+        raise ValueError(f"num_classes={num_classes} must be at least 2.")
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise ValueError(
-            f"{what} are {labels.dtype} of shape {tuple(labels.shape)}, and one class for each image, int64 (N), was needed: "
-            "take data whose images do not have several classes."
+            f"{what} are {labels.dtype} of shape {tuple(labels.shape)}; expected int64 (N): use data with one class per image."
         )
     if len(labels) == 0:
-        raise ValueError(f"{what} are of no images, and at least one was needed: check the data and its split.")
+        raise ValueError(f"{what} are empty: check the data and its split.")
     lowest, highest = labels.min().item(), labels.max().item()
     if lowest < 0 or highest >= num_classes:
         raise ValueError(
-            f"{what} go from {lowest} to {highest}, and 0 to {num_classes - 1} was needed: check num_classes={num_classes}."
+            f"{what} go from {lowest} to {highest}; expected 0 to {num_classes - 1}: check num_classes={num_classes}."
         )
-
-
-NUM_FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Discriminant:
-    """What is known of the classes of some images, from which weights for any shrinkage cost a product of matrices."""
+    """Class means and decomposed covariance of LDA; weights for any shrinkage then cost a matrix product."""
 
     means: Tensor
-    """float64 (K, D); of a class without images, 0, which is the mean of all."""
+    """float64 (K, D); 0, the overall mean, for a class without images."""
     counts: Tensor
-    """float64 (K): images."""
+    """float64 (K): images of each class."""
     values: Tensor
-    """float64 (D): with `vectors`, the decomposed covariance of features around the mean of their class."""
+    """float64 (D): eigenvalues, with `vectors`, of the covariance of features around their class mean."""
     vectors: Tensor
 
     @classmethod
     def fit(cls, features: Tensor, labels: Tensor, num_classes: int) -> "Discriminant":
-        """Of standardised features, float64 (N, D), and labels int64 (N)."""
+        """Fit to standardised features, float64 (N, D), and labels int64 (N)."""
         counts = torch.bincount(labels, minlength=num_classes).double()
         means = sum_by_class(features, labels, num_classes) / counts.clamp(min=1)[:, None]
         spread = features - means[labels]
-        num_free = max(1, len(features) - int((counts > 0).sum()))  # each mean takes one away
+        num_free = max(1, len(features) - int((counts > 0).sum()))  # each mean takes one degree of freedom
         values, vectors = torch.linalg.eigh(spread.T @ spread / num_free)
         return cls(means, counts, values.clamp(min=0), vectors)
 
     def solve(self, shrinkage: float) -> tuple[Tensor, Tensor]:
-        """Weights (K, D) and biases (K): the class whose mean is nearest, as far as features spread, scores highest.
+        """Return weights (K, D) and biases (K), by which the class with the nearest mean scores highest.
 
         `shrinkage` is added to the variance of every feature, which is 1 over all images.
         """
@@ -213,13 +217,13 @@ class Discriminant:
         return weight, -0.5 * (weight * self.means).sum(dim=1)
 
     @property
-    def log_shares(self) -> Tensor:
-        """(K): how frequent each class is, with one image more of each, so that one without images is rare, not barred."""
+    def log_priors(self) -> Tensor:
+        """Log class frequencies (K), with one image added to each class, so that empty classes are rare but possible."""
         return ((self.counts + 1) / (self.counts + 1).sum()).log()
 
 
 def predict_held_out(features: Tensor, labels: Tensor, num_classes: int, shrinkages: tuple[float, ...]) -> dict[float, Tensor]:
-    """By shrinkage, scores (N, K) of each image by a fit to the other folds, of which each has its share of every class."""
+    """Return {shrinkage: LDA scores (N, K)}, each image scored by a fit to the other folds; folds are stratified."""
     folds = torch.empty_like(labels)
     folds[labels.argsort(stable=True)] = torch.arange(len(labels), device=labels.device) % NUM_FOLDS
     scores = {shrinkage: features.new_zeros(len(features), num_classes) for shrinkage in shrinkages}
@@ -232,41 +236,38 @@ def predict_held_out(features: Tensor, labels: Tensor, num_classes: int, shrinka
     return scores
 
 
-PENALTIES = (0.03, 0.1, 0.3, 1.0)  # of ridge regression, to choose from, times the number of images
-SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the discriminant, to choose from
-SCALES = (0.01, 100.0)
-DOUBT = 0.01  # spread over all classes when the scale is chosen: none would be too large for classes that lie apart
-
-
 def fit_ridge_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Weight (K, D) and bias (K), float32, by the paper's least squares."""
+    """Return weight (K, D) and bias (K), float32, of a softmax head made of the paper's ridge regression."""
     problem = RidgeProblem(features, labels, num_classes)
-    found = {share: scale_for_softmax(problem.predict_left_out(share * len(labels)), labels) for share in PENALTIES}
-    share = min(found, key=lambda share: found[share][1])
-    scale, (weights, bias) = found[share][0], problem.solve(share * len(labels))
+    fits = {penalty: scale_for_softmax(problem.predict_left_out(penalty * len(labels)), labels) for penalty in PENALTIES}
+    penalty = min(fits, key=lambda each: fits[each][1])
+    scale, (weights, bias) = fits[penalty][0], problem.solve(penalty * len(labels))
     return problem.standardiser.fold(scale * weights.T, scale * bias)
 
 
 def fit_discriminant_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Weight (K, D) and bias (K), float32, by linear discriminant analysis: better than least squares where images are few."""
+    """Return weight (K, D) and bias (K), float32, of a softmax head made of LDA: better than ridge for few images."""
     require_one_class_each(labels, num_classes, "The labels")
     standardiser, standardised = Standardiser.fit_and_apply(features)
     discriminant = Discriminant.fit(standardised, labels, num_classes)
     held_out = predict_held_out(standardised, labels, num_classes, SHRINKAGES)
-    found = {each: scale_for_softmax(scores, labels, discriminant.log_shares) for each, scores in held_out.items()}
-    shrinkage = min(found, key=lambda each: found[each][1])
-    scale, (weight, bias) = found[shrinkage][0], discriminant.solve(shrinkage)
-    return standardiser.fold(scale * weight, scale * bias + discriminant.log_shares)
+    fits = {each: scale_for_softmax(scores, labels, discriminant.log_priors) for each, scores in held_out.items()}
+    shrinkage = min(fits, key=lambda each: fits[each][1])
+    scale, (weight, bias) = fits[shrinkage][0], discriminant.solve(shrinkage)
+    return standardiser.fold(scale * weight, scale * bias + discriminant.log_priors)
 
 
 def scale_for_softmax(scores: Tensor, labels: Tensor, offsets: Tensor | None = None) -> tuple[float, float]:
-    """The factor of least cross-entropy, which is convex in it, and that cross-entropy. Offsets (K) are not scaled."""
+    """Return the factor of the scores with the smallest cross-entropy, which is convex in it, and that cross-entropy.
+
+    Offsets (K) are added to the scaled scores.
+    """
     from scipy.optimize import minimize_scalar
 
     added = torch.zeros_like(scores[0]) if offsets is None else offsets
 
     def measure(scale: float) -> float:
-        return F.cross_entropy(scale * scores + added, labels, label_smoothing=DOUBT).item()
+        return F.cross_entropy(scale * scores + added, labels, label_smoothing=LABEL_SMOOTHING).item()
 
-    found = minimize_scalar(measure, bounds=SCALES, method="bounded")
-    return float(found.x), float(found.fun)
+    result = minimize_scalar(measure, bounds=SCALES, method="bounded")
+    return float(result.x), float(result.fun)

@@ -1,120 +1,339 @@
-"""Predictor: predictions and features of images.
+"""Predictor: predictions, features and attention maps of images by one loaded model.
 
-A checkpoint over the images of a source: what it answers, and its features.
-What a classifier says of image files, one by one; a bad file does not stop the rest.
+`predict` and `features` are the commands of the same name. A `Predictor` keeps the model loaded between calls.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
-from vitrine.core.console import VitrineWarning, progress_bar
+from vitrine.core.console import progress_bar
+from vitrine.core.files import atomic_file
+from vitrine.core.runtime import choose_device
 from vitrine.data.batch import Batch
-from vitrine.data.image import BadImage
+from vitrine.data.dataset_format import normalise_split
+from vitrine.data.image import BadImage, convert_image
 from vitrine.data.loader import build_eval_loader
-from vitrine.data.source import Source
+from vitrine.data.open_data import DatasetHandle, find_data, open_train_and_test
+from vitrine.data.source import Labels, Source
 from vitrine.data.sources.image_files import open_paths
-from vitrine.data.wrappers import RelabelledSource
-from vitrine.evaluation.class_mapping import name_classes
-from vitrine.evaluation.config import AS_USUAL, InferenceConfig
-from vitrine.evaluation.features import FeatureCache, Features, build_featuriser, extract_features
-from vitrine.evaluation.topk import TopK, predict_batches
+from vitrine.data.wrappers import ConcatSource, RelabelledSource
+from vitrine.engines.engine import Engine, TorchEngine
+from vitrine.evaluation.class_mapping import resolve_class_names
+from vitrine.evaluation.config import InferenceConfig
+from vitrine.evaluation.features import FeatureCache, Features, FeatureSplit, extract_features, open_feature_cache
+from vitrine.evaluation.topk import TOP, TopK, predict_batches
 from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.load import load_checkpoint
 
+MIN_FILES_FOR_WORKERS = 8  # below this, starting worker processes takes longer than reading the files
 
-def answer_images(
-    checkpoint: Checkpoint,
-    source: Source,
-    reading: InferenceConfig = AS_USUAL,
-    device: torch.device | str = "cpu",
-    num_answers: int = 5,
-    title: str = "evaluating",
-) -> TopK:
-    """To every image, whose labels are in the model's numbers."""
-    model = checkpoint.model.to(device).eval()
-    batches = read_images(checkpoint, source, reading, title)
-    return predict_batches(lambda images: model(checkpoint.preprocessing.normalise(images)), batches, device, num_answers)
-
-
-def featurise_images(
-    checkpoint: Checkpoint,
-    source: Source,
-    reading: InferenceConfig = AS_USUAL,
-    device: torch.device | str = "cpu",
-    cache: FeatureCache | None = None,
-    title: str = "features",
-) -> Features:
-    """Of every image: from the cache, if they are there, else computed and put there."""
-
-    def compute() -> Features:
-        model = checkpoint.model.to(device).eval()
-        batches = read_images(checkpoint, source, reading, title)
-        return extract_features(build_featuriser(model, checkpoint.preprocessing), batches, device)
-
-    return compute() if cache is None else cache.find(checkpoint, source, reading.bad_images, compute)
-
-
-def read_images(checkpoint: Checkpoint, source: Source, reading: InferenceConfig, title: str) -> Iterator[Batch]:
-    """With a progress bar."""
-    loader = build_eval_loader(
-        source,
-        checkpoint.preprocessing,
-        batch_size=reading.batch_size,
-        num_workers=reading.num_workers,
-        bad_images=reading.bad_images,
-    )
-    return progress_bar(loader.read_epoch(), loader.steps_per_epoch, title)
-
-
-SKIPPING = InferenceConfig(bad_images="skip")
+ModelLike = str | Path | Checkpoint | Engine
+"""A path or hub reference, a loaded checkpoint, or an engine."""
+ImageLike = str | Path | bytes | Image.Image | np.ndarray
+"""A file or folder, the bytes of an image file, a PIL image, or uint8 pixels (H, W) or (H, W, C)."""
+ImagesLike = ImageLike | Sequence[ImageLike] | Source
 
 
 @dataclass(frozen=True)
 class ImagePrediction:
+    """The most likely classes of one image."""
+
     image: str
+    """The path, or `image N` for an image that is not a file."""
     classes: tuple[str, ...]
-    """The most likely first; their numbers, where the checkpoint has no names."""
+    """The most likely first; class numbers if the checkpoint has no class names."""
     probabilities: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class PredictResult:
-    found: list[ImagePrediction]
+    """Predictions for the readable images, in order, and the reasons why others could not be read."""
+
+    predictions: list[ImagePrediction]
     unreadable: dict[str, str]
-    """Files that gave no image, and why."""
+    """Image name -> reason."""
 
 
-def predict_files(
-    checkpoint: Checkpoint,
-    paths: Sequence[Path],
-    num_answers: int = 5,
-    reading: InferenceConfig = SKIPPING,
-    device: torch.device | str = "cpu",
-) -> PredictResult:
-    """Of files, and of the images in folders, in their order."""
-    names = name_classes(checkpoint.class_names, checkpoint.model.config.num_classes)
-    files = open_paths(paths)
-    source = RelabelledSource(files, files.labels, names)  # no labels, of as many classes as the model has
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Skipped", VitrineWarning)  # with their reasons they are told of at the end
-        answers = answer_images(checkpoint, source, reading, device, num_answers, title="predicting")
-    found = [
-        ImagePrediction(source.name(index), tuple(names[each] for each in classes), tuple(probabilities))
-        for index, classes, probabilities in zip(
-            answers.index.tolist(), answers.classes.tolist(), answers.probabilities.tolist(), strict=True
+@dataclass(frozen=True)
+class DatasetFeatures:
+    """Features of all images of a data set, as NumPy arrays."""
+
+    features: np.ndarray
+    """float32 (N, D)."""
+    labels: np.ndarray
+    """int64 (N), or float32 (N, K) for images with several labels."""
+    names: np.ndarray
+    """Image names (N)."""
+    splits: np.ndarray | None
+    """Split of each image (N); None if the data has no splits."""
+    class_names: np.ndarray
+    """Class names (K)."""
+
+    def save(self, path: Path) -> None:
+        """Write the arrays to an .npz file."""
+        arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if array is not None}
+        with atomic_file(path) as partial, partial.open("wb") as file:
+            np.savez(file, **arrays)
+
+
+class Predictor:
+    """A model on a device, loaded once, that predicts classes and features of images.
+
+    Calls do not change the predictor, so several threads may use one.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        device: torch.device | str | None = None,
+        inference: InferenceConfig | None = None,
+        *,
+        show_progress: bool = False,
+    ) -> None:
+        """Load the model if it is a path. The default device is a GPU if available; an engine has its own."""
+        if isinstance(model, str | Path):
+            model = load_checkpoint(model)
+        if isinstance(model, Checkpoint):
+            model = TorchEngine(model, device if isinstance(device, torch.device) else choose_device(device))
+        self.engine: Engine = model
+        self.inference = inference or InferenceConfig()
+        self.show_progress = show_progress
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the model's classes, or their numbers; raises ValueError if the model has no head."""
+        return resolve_class_names(self.engine.class_names, self.engine.num_classes)
+
+    def predict(self, images: ImagesLike, top: int = TOP) -> PredictResult:
+        """Return the `top` most likely classes of each image; images that cannot be read are listed with the reason.
+
+        Takes image files and folders, bytes of image files, PIL images, uint8 arrays (H, W, C), or a source.
+        """
+        class_names = self.class_names
+        source, inference = self.open_images(images)
+        topk = self.predict_source(source, top, replace(inference, bad_images="skip"), "predicting", warn_skipped=False)
+        predictions = [
+            ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
+            for index, classes, probabilities in zip(
+                topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True
+            )
+        ]
+        skipped = sorted(set(range(len(source))) - set(topk.index.tolist()))
+        return PredictResult(predictions, {source.name(index): explain_unreadable(source, index) for index in skipped})
+
+    def predict_source(
+        self,
+        source: Source,
+        top: int = TOP,
+        inference: InferenceConfig | None = None,
+        title: str = "evaluating",
+        *,
+        warn_skipped: bool = True,
+    ) -> TopK:
+        """Return top-k predictions of every image of a source whose labels are the model's class numbers, or missing."""
+        if not source.class_names:
+            source = RelabelledSource(source, source.labels, self.class_names)
+        batches = self.read_images(source, inference, title, warn_skipped=warn_skipped)
+        return predict_batches(self.engine.logits, batches, self.engine.device, top)
+
+    def features(self, images: ImagesLike, cache: FeatureCache | None = None, title: str = "features") -> Features:
+        """Return the features that the head reads, from the cache if they are there."""
+        source, inference = self.open_images(images)
+
+        def compute() -> Features:
+            return extract_features(self.engine.features, self.read_images(source, inference, title), self.engine.device)
+
+        if cache is None:
+            return compute()
+        return cache.find(self.engine.fingerprint(), source, inference.bad_images, compute)
+
+    def attention(self, images: ImagesLike, layer: int) -> Tensor:
+        """Return the attention maps of one layer, float32 (N, heads, tokens, tokens), from query to key.
+
+        All maps are kept in memory; use `engine.stream_attention` to process many images layer by layer.
+        """
+        source, inference = self.open_images(images)
+        maps: list[Tensor] = []
+
+        def keep(number: int, attention: Tensor) -> None:
+            if number == layer:
+                maps.append(attention.cpu())
+
+        for batch in self.read_images(source, inference):
+            self.engine.stream_attention(batch.image.to(self.engine.device), keep)
+        if not maps:
+            raise ValueError(f"The model has no attention maps of a layer {layer}: layers count from 0.")
+        return torch.cat(maps)
+
+    def read_images(
+        self, source: Source, inference: InferenceConfig | None = None, title: str | None = None, *, warn_skipped: bool = True
+    ) -> Iterator[Batch]:
+        """Yield every image of a source once, in order, as preprocessed raw batches (not normalised).
+
+        `title` names the progress bar.
+        """
+        inference = inference or self.inference
+        loader = build_eval_loader(
+            source,
+            self.engine.preprocessing,
+            batch_size=inference.batch_size,
+            num_workers=inference.num_workers,
+            bad_images=inference.bad_images,
         )
-    ]
-    lost = sorted(set(range(len(source))) - set(answers.index.tolist()))
-    return PredictResult(found, {source.name(index): explain(source, index) for index in lost})
+        loader.is_quiet = not warn_skipped
+        batches = loader.read_epoch()
+        has_bar = title is not None and self.show_progress
+        return progress_bar(batches, loader.steps_per_epoch, title) if has_bar else batches
+
+    def open_images(self, images: ImagesLike) -> tuple[Source, InferenceConfig]:
+        """Return images as a source, and the settings to read it with: no worker processes for a few files or objects."""
+        if isinstance(images, Source):
+            return images, self.inference
+        if isinstance(images, str | Path | bytes | Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4):
+            images = [images]
+        if len(images) == 0:
+            raise ValueError("There are no images: give image files, folders, bytes, PIL images or arrays.")
+        parts: list[Source] = []
+        first = 0
+        for is_path, group in groupby(images, lambda image: isinstance(image, str | Path)):
+            members: list[Any] = list(group)
+            if is_path:
+                parts.append(open_paths([Path(path) for path in members]))
+            else:
+                parts.append(ImageListSource(members, self.engine.preprocessing.num_channels, first))
+            first += len(members)
+        source = parts[0] if len(parts) == 1 else ConcatSource(parts)
+        has_objects = any(isinstance(part, ImageListSource) for part in parts)
+        is_small = len(images) < MIN_FILES_FOR_WORKERS and not any(is_folder(image) for image in images)
+        if self.inference.num_workers is None and (has_objects or is_small):
+            return source, replace(self.inference, num_workers=0)
+        return source, self.inference
 
 
-def explain(source: Source, index: int) -> str:
-    """Why an image could not be read: it is tried again, since other processes keep their reasons to themselves."""
+class ImageListSource(Source):
+    """Images that are Python objects: bytes of image files, PIL images, or uint8 arrays; without labels."""
+
+    def __init__(self, images: Sequence[bytes | Image.Image | np.ndarray], num_channels: int, first: int = 0) -> None:
+        """Names count from `first`: image 0, image 1, ..."""
+        self.images = images
+        self.num_channels = num_channels
+        self.first = first
+        self.labels = Labels.none_each(len(images))
+        self.class_names = ()
+
+    def fetch(self, index: int) -> bytes | np.ndarray:
+        image = self.images[index]
+        if isinstance(image, Image.Image):
+            return np.asarray(convert_image(image, self.num_channels, self.name(index)))
+        if isinstance(image, bytes | np.ndarray):
+            return image
+        raise TypeError(
+            f"{self.name(index)} is a {type(image).__name__}; expected a path, bytes, a PIL image or a uint8 array (H, W, C)."
+        )
+
+    def name(self, index: int) -> str:
+        return f"image {self.first + index}"
+
+    def files(self) -> list[Path]:
+        return []
+
+
+def predict(
+    model: ModelLike,
+    images: ImagesLike,
+    top: int = TOP,
+    *,
+    device: torch.device | str | None = None,
+    inference: InferenceConfig | None = None,
+) -> PredictResult:
+    """Return the most likely classes of images with their probabilities.
+
+    For several calls, make a `Predictor` and call its `predict`: the model is then loaded once.
+    """
+    return Predictor(model, device, inference, show_progress=True).predict(images, top)
+
+
+def features(
+    model: ModelLike,
+    data: Any,
+    split: str | None = None,
+    *,
+    device: torch.device | str | None = None,
+    inference: InferenceConfig | None = None,
+    use_cache: bool = True,
+) -> DatasetFeatures:
+    """Return the features that a model's head reads for every image of a data set, or of one split."""
+    dataset = find_data(data)
+    sources = open_splits(dataset, split)
+    predictor = Predictor(model, device, inference, show_progress=True)
+    cache = open_feature_cache() if use_cache else None
+    parts = {name: predictor.features(source, cache, f"features {name}".strip()) for name, source in sources.items()}
+    names = [[sources[split].name(index) for index in part.index.tolist()] for split, part in parts.items()]
+    return DatasetFeatures(
+        features=np.concatenate([part.values.numpy() for part in parts.values()]),
+        labels=np.concatenate([part.labels.numpy() for part in parts.values()]),
+        names=np.concatenate([np.array(each) for each in names]),
+        splits=np.concatenate([np.full(len(part), name) for name, part in parts.items()]) if dataset.splits else None,
+        class_names=np.array(next(iter(sources.values())).class_names, dtype=str),
+    )
+
+
+def extract_split(
+    predictor: Predictor, data: Any, held_out: float = 0.2, subset: str = "all", seed: int = 0, use_cache: bool = True
+) -> FeatureSplit:
+    """Return training and test features of labelled data, for `few_shot` and `probe`.
+
+    Data without splits is divided: the fraction `held_out` of each class is for testing.
+    """
+    dataset = find_data(data)
+    sources = open_train_and_test(dataset, held_out, seed, subset)
+    require_single_labels(sources[0], dataset.name)
+    cache = open_feature_cache() if use_cache else None
+    train, test = (predictor.features(source, cache) for source in sources)
+    return FeatureSplit(train, test, len(sources[0].class_names))
+
+
+def require_single_labels(source: Source, data: str) -> None:
+    """Raise ValueError unless images have one label each, of two or more classes: before features are computed."""
+    if not source.class_names:
+        raise ValueError(f"{data} has no labels to learn from: use labelled data, e.g. images in class folders.")
+    if len(source.class_names) == 1:
+        raise ValueError(f"{data} has only one class ({source.class_names[0]}); at least two are needed.")
+    if source.labels.has_several:
+        raise ValueError(f"{data} has several labels for each image; expected one: use other data or another split.")
+
+
+def open_splits(dataset: DatasetHandle, split: str | None) -> dict[str, Source]:
+    """Return {split: source} of the named split, or of all; data without splits has the key ""."""
+    if not dataset.splits:
+        return {"": dataset.open(split)}
+    named = None if split is None else split if split in dataset.splits else normalise_split(split) or split
+    sources = {name: dataset.open(name) for name in (dataset.splits if named is None else (named,))}
+    if len({source.labels.has_several for source in sources.values()}) > 1:
+        raise ValueError(
+            f"{dataset.name} has splits with one label for each image and splits with several ({', '.join(sources)}), which "
+            "do not fit into one array: choose one split."
+        )
+    return sources
+
+
+def explain_unreadable(source: Source, index: int) -> str:
+    """Return why an image cannot be read, by reading it again: worker processes do not send their reasons."""
     try:
         source.read(index)[0].to_pil()
     except BadImage as error:
         return " ".join(str(error).split())
-    return "it could not be read at first, and can be now"
+    return f"{source.name(index)} could not be read at first, and can be read now"
+
+
+def is_folder(image: ImageLike) -> bool:
+    """Return whether an image argument is the path of a folder."""
+    return isinstance(image, str | Path) and Path(image).is_dir()

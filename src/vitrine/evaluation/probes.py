@@ -1,11 +1,12 @@
-"""What frozen features are good for as they are: logistic regression, nearest neighbours, nearest class means.
+"""Probes of frozen features: logistic regression, nearest neighbours, nearest class means.
 
-Letters: N images to train on, M to test on, D features, K classes.
+`probe` is the command of that name. Letters: N training images, M test images, D features, K classes.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,45 +14,83 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.core.console import warn_user
-from vitrine.evaluation.config import ProbeConfig, ProbeKind
+from vitrine.evaluation.config import InferenceConfig, ProbeConfig, ProbeKind
 from vitrine.evaluation.features import Features, FeatureSplit
 from vitrine.evaluation.few_shot import list_rows_by_class
+from vitrine.evaluation.intervals import Estimate, wilson_interval
 from vitrine.evaluation.linear_heads import Standardiser, sum_by_class
+from vitrine.evaluation.predictor import ModelLike, Predictor, extract_split
 
-CHUNK = 1024  # test images compared with all training images at once: a bound on memory
+CHUNK_SIZE = 1024  # test images compared with all training images at once: bounds memory
 MAX_ITERATIONS = 1000
 
 
 @dataclass(frozen=True)
 class Probe:
+    """A classifier fitted to frozen features, and which test images it classifies correctly."""
+
     kind: ProbeKind
     setting: str
-    """What was given or chosen, in words."""
+    """Hyperparameters that were given or chosen, as text."""
     hits: np.ndarray
-    """bool (M): which test images it has right."""
+    """bool (M)."""
 
     @property
     def accuracy(self) -> float:
         return float(self.hits.mean())
 
+    @property
+    def top1(self) -> Estimate:
+        """Accuracy with its 95 % interval."""
+        return wilson_interval(self.accuracy, len(self.hits))
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What `probe` returns."""
+
+    num_train_images: int
+    num_test_images: int
+    probes: list[Probe]
+
+
+def probe(
+    model: ModelLike,
+    data: Any,
+    kinds: Sequence[ProbeKind] = get_args(ProbeKind),
+    config: ProbeConfig | None = None,
+    *,
+    held_out: float = 0.2,
+    subset: str = "all",
+    device: torch.device | str | None = None,
+    inference: InferenceConfig | None = None,
+    use_cache: bool = True,
+) -> ProbeResult:
+    """Fit each kind of probe to the training features of labelled data and test it."""
+    config = config or ProbeConfig()
+    predictor = Predictor(model, device, inference, show_progress=True)
+    split = extract_split(predictor, data, held_out, subset, config.seed, use_cache)
+    return ProbeResult(len(split.train), len(split.test), [fit_probe(kind, split, config) for kind in kinds])
+
 
 def fit_probe(kind: ProbeKind, split: FeatureSplit, config: ProbeConfig) -> Probe:
-    answers, setting = PROBES[kind](split, config)
-    return Probe(kind, setting, answers == split.test.labels.numpy())
+    """Fit one probe to the training features and classify the test images."""
+    predictions, setting = PROBES[kind](split, config)
+    return Probe(kind, setting, predictions == split.test.labels.numpy())
 
 
-def fit_logistic(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
-    """On standardised features, with the penalty that is best on held-out images; of several alike, the strongest."""
+def classify_by_logistic_regression(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
+    """Return test predictions and setting, with the penalty that is best on held-out images; of equals, the strongest."""
     train = split.train
     fitted, held_out = hold_out_rows(split, config)
     part, rest = (Features(train.values[rows], train.labels[rows], train.index[rows]) for rows in (fitted, held_out))
-    shares = {penalty: np.mean(predict_logistic(part, rest, penalty) == rest.labels.numpy()) for penalty in config.penalties}
-    best = max(sorted(shares, reverse=True), key=lambda penalty: shares[penalty])
-    return predict_logistic(train, split.test, best), f"penalty {best:g}, of {len(shares)} on {len(rest)} held-out images"
+    accuracies = {penalty: np.mean(fit_logistic(part, rest, penalty) == rest.labels.numpy()) for penalty in config.penalties}
+    best = max(sorted(accuracies, reverse=True), key=lambda penalty: accuracies[penalty])
+    return fit_logistic(train, split.test, best), f"penalty {best:g}, of {len(accuracies)} on {len(rest)} held-out images"
 
 
-def predict_logistic(train: Features, test: Features, penalty: float) -> np.ndarray:
-    """The classes int64 (M) of the test images."""
+def fit_logistic(train: Features, test: Features, penalty: float) -> np.ndarray:
+    """Fit logistic regression to standardised features; return the predicted classes int64 (M) of the test images."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -61,22 +100,20 @@ def predict_logistic(train: Features, test: Features, penalty: float) -> np.ndar
         warnings.simplefilter("always")
         classifier.fit(standardised.numpy(), train.labels.numpy())
     if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
-        warn_user(
-            f"Logistic regression with penalty {penalty:g} was stopped after {MAX_ITERATIONS} iterations, before its end."
-        )
+        warn_user(f"Logistic regression with penalty {penalty:g} did not converge in {MAX_ITERATIONS} iterations.")
     return np.asarray(classifier.predict(standardiser.apply(test.values).numpy()))
 
 
 def hold_out_rows(split: FeatureSplit, config: ProbeConfig) -> tuple[Tensor, Tensor]:
-    """What is left, and a share of each class; of a class with one image, nothing."""
+    """Divide the training rows into those to fit and those held out: a fraction of each class with two images or more."""
     generator = np.random.default_rng(config.seed)
     rows = [generator.permutation(each) for each in list_rows_by_class(split.train, split.num_classes)]
     if sum(len(each) > 0 for each in rows) < 2:
-        raise ValueError("All images to train on are of one class, and two or more were needed: check the data.")
+        raise ValueError("All training images are of one class; at least two are needed: check the data.")
     if max(map(len, rows)) < 2:
         raise ValueError(
-            "Logistic regression holds images out to choose its penalty, and every class has one only: give more, or take "
-            "another probe."
+            "Every class has only one training image, and logistic regression holds some out to choose its penalty: add "
+            "images, or choose another probe."
         )
     sizes = [0 if len(each) < 2 else max(1, round(config.choice_share * len(each))) for each in rows]
     sizes = [min(size, max(0, len(each) - 1)) for size, each in zip(sizes, rows, strict=True)]
@@ -85,23 +122,23 @@ def hold_out_rows(split: FeatureSplit, config: ProbeConfig) -> tuple[Tensor, Ten
     return torch.from_numpy(fitted), torch.from_numpy(held_out)
 
 
-def find_neighbours(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
-    """The votes of the nearest training images by cosine, the nearer the heavier."""
-    known, asked = F.normalize(split.train.values), F.normalize(split.test.values)
-    num_neighbours = min(config.num_neighbours, len(known))
-    answers = []
-    for chunk in asked.split(CHUNK):
-        nearest = (chunk @ known.T).topk(num_neighbours, dim=1)  # (chunk, neighbours)
+def classify_by_neighbours(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
+    """Return test predictions by votes of the nearest training images, weighted by cosine, and the setting."""
+    train, test = F.normalize(split.train.values), F.normalize(split.test.values)
+    num_neighbours = min(config.num_neighbours, len(train))
+    predictions = []
+    for chunk in test.split(CHUNK_SIZE):
+        nearest = (chunk @ train.T).topk(num_neighbours, dim=1)  # (chunk, neighbours)
         votes = torch.zeros(len(chunk), split.num_classes)
-        # Less the nearest one's, which changes no answer: exp(1 / temperature) can be more than a float holds.
+        # Relative to the nearest one, which changes no prediction: exp(1 / temperature) can overflow.
         weights = ((nearest.values - nearest.values[:, :1]) / config.temperature).exp()
         votes.scatter_add_(1, split.train.labels[nearest.indices], weights)
-        answers.append(votes.argmax(dim=1))
-    return torch.cat(answers).numpy(), f"{num_neighbours} neighbours, temperature {config.temperature:g}"
+        predictions.append(votes.argmax(dim=1))
+    return torch.cat(predictions).numpy(), f"{num_neighbours} neighbours, temperature {config.temperature:g}"
 
 
-def find_nearest_mean(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
-    """The class whose mean direction is nearest by cosine; one without training images is never the answer."""
+def classify_by_class_means(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndarray, str]:
+    """Return for each test image the class with the nearest mean direction by cosine; classes without images never win."""
     directions, labels = F.normalize(split.train.values), split.train.labels
     sums = sum_by_class(directions, labels, split.num_classes)
     scores = F.normalize(split.test.values) @ F.normalize(sums).T  # (M, K)
@@ -110,7 +147,7 @@ def find_nearest_mean(split: FeatureSplit, config: ProbeConfig) -> tuple[np.ndar
 
 
 PROBES: dict[ProbeKind, Callable[[FeatureSplit, ProbeConfig], tuple[np.ndarray, str]]] = {
-    "logistic": fit_logistic,
-    "neighbours": find_neighbours,
-    "means": find_nearest_mean,
+    "logistic": classify_by_logistic_regression,
+    "neighbours": classify_by_neighbours,
+    "means": classify_by_class_means,
 }

@@ -1,12 +1,7 @@
-"""Top-k predictions of batches; sums of hits and losses.
+"""Top-k predictions of batches, and the accuracy and loss summed over them.
 
-What a model answers to each image: its first classes with their probabilities, and whether they are right.
-
-All figures of classification come from these, a few numbers for each image whatever the number of classes.
-Letters: B images of a batch, N in all, K classes, A answers to each image.
-Top-1, top-5 and loss of a model over images with labels.
-
-Letters: B images, K classes.
+Every classification metric is computed from `TopK`, a few numbers for each image whatever the number of classes.
+Letters: B images of a batch, N in all, K classes, A predicted classes of each image.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,128 +13,117 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.data.batch import Batch, match_labels
-from vitrine.data.preprocessing import Preprocessing
-from vitrine.models.model import Model
 
-NUM_ANSWERS = 5
+TOP = 5
 
-Predict = Callable[[Tensor], Tensor]
-"""From raw pixels (B, C, H, W) to logits (B, K)."""
+ComputeLogits = Callable[[Tensor], Tensor]
+"""Maps raw images (B, C, H, W) to logits (B, K)."""
 
 
 @dataclass(frozen=True)
 class TopK:
-    """On the device of the model for a batch, on the processor for all."""
+    """The most likely classes of each image; tensors of a batch are on the model's device, of a data set on the CPU."""
 
     index: Tensor
-    """int64 (N): the number of each image in its source; always on the processor."""
+    """int64 (N): index of each image in its source; always on the CPU."""
     classes: Tensor
     """int64 (N, A), the most likely first."""
     probabilities: Tensor
-    """float32 (N, A): the softmax of the logits at these."""
+    """float32 (N, A): softmax probabilities of `classes`."""
     hits: Tensor
-    """bool (N, A): whether each is the label, or one of several."""
+    """bool (N, A): whether each class is a label of the image."""
     losses: Tensor
-    """float32 (N): softmax cross-entropy; not a number where images have several labels, of which it says nothing."""
-    counts: Tensor
-    """bool (N): whether the image has a label at all; those without (ReaL has some) are left out of every figure."""
+    """float32 (N): softmax cross-entropy; NaN for images with several labels, where it is not defined."""
+    has_label: Tensor
+    """bool (N): images without a label (ReaL has some) are left out of every metric."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def take(self, rows: Tensor) -> "TopK":
-        """Some of them: a mask bool (N), or numbers of rows."""
+        """Return the rows selected by a mask bool (N) or by row numbers."""
         return TopK(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
-
-
-@torch.no_grad()  # not inference_mode, whose tensors a sharded model would keep for its next training step
-def predict_batch(predict: Predict, batch: Batch, num_answers: int = NUM_ANSWERS) -> TopK:
-    """Of a batch that is where the model is."""
-    logits = predict(batch.image).float()  # (B, K)
-    best = logits.topk(min(num_answers, logits.shape[1]), dim=1)
-    hits = match_labels(best.indices, batch.target)
-    probabilities = (best.values - logits.logsumexp(dim=1, keepdim=True)).exp()
-    if batch.target.is_floating_point():
-        counts = batch.target.sum(dim=1) > 0
-        losses = logits.new_full((len(batch),), float("nan"))
-    else:
-        counts = torch.ones_like(batch.target, dtype=torch.bool)
-        losses = F.cross_entropy(logits, batch.target, reduction="none")
-    return TopK(batch.index, best.indices, probabilities, hits & counts[:, None], losses, counts)
-
-
-def predict_batches(
-    predict: Predict, batches: Iterable[Batch], device: torch.device | str = "cpu", num_answers: int = NUM_ANSWERS
-) -> TopK:
-    """Over batches that bring every image once, as `Loader.read_epoch` does."""
-    parts = [predict_batch(predict, batch.to(device), num_answers) for batch in batches]
-    if not parts:
-        raise ValueError("There is no image to evaluate on: check the data and its split.")
-    columns = {field.name: [getattr(part, field.name).cpu() for part in parts] for field in fields(TopK)}
-    answers = TopK(**{name: torch.cat(tensors) for name, tensors in columns.items()})
-    num_bad = int((~answers.probabilities.isfinite().all(dim=1)).sum())
-    if num_bad > 0:
-        raise ValueError(
-            f"The answers to {num_bad} of {len(answers)} images are infinite or not a number, and finite ones were needed: "
-            "check the model's weights."
-        )
-    return answers
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Of images that have a label; those of sets with none (ReaL) do not count."""
+    """Accuracy and loss over the images that have a label."""
 
     num_images: int
     top1: float
-    """Share in 0..1 whose first answer is the label, or one of several."""
+    """Fraction of images whose first prediction is a label."""
     top5: float
-    """Share with such an answer among the first five."""
+    """Fraction of images with a label among the first five predictions."""
     loss: float | None
-    """Mean softmax cross-entropy; None where images have several labels, of which it says nothing."""
+    """Mean softmax cross-entropy; None for images with several labels."""
 
 
-def evaluate_classification(
-    model: Model, preprocessing: Preprocessing, batches: Iterable[Batch], device: torch.device | str = "cpu"
-) -> Classification:
-    """Over batches that bring every image once, as `Loader.read_epoch` does; the model stays in the mode that it was in."""
-    with evaluating(model):
-        counts = count_hits(lambda images: model(preprocessing.normalise(images)), batches, device)
-    return summarise_counts(counts)
+@torch.no_grad()  # not inference_mode: a sharded model would keep its tensors for the next training step
+def predict_batch(compute_logits: ComputeLogits, batch: Batch, top: int = TOP) -> TopK:
+    """Return the top-k predictions of a batch that is already on the model's device."""
+    logits = compute_logits(batch.image).float()  # (B, K)
+    best = logits.topk(min(top, logits.shape[1]), dim=1)
+    hits = match_labels(best.indices, batch.target)
+    probabilities = (best.values - logits.logsumexp(dim=1, keepdim=True)).exp()
+    if batch.target.is_floating_point():
+        has_label = batch.target.sum(dim=1) > 0
+        losses = logits.new_full((len(batch),), float("nan"))
+    else:
+        has_label = torch.ones_like(batch.target, dtype=torch.bool)
+        losses = F.cross_entropy(logits, batch.target, reduction="none")
+    return TopK(batch.index, best.indices, probabilities, hits & has_label[:, None], losses, has_label)
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module without what only training does; behind, it is in the mode that it was in."""
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)
+def predict_batches(
+    compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str = "cpu", top: int = TOP
+) -> TopK:
+    """Return the top-k predictions of all images, on the CPU.
 
-
-def count_hits(predict: Predict, batches: Iterable[Batch], device: torch.device | str) -> Tensor:
-    """Images that count, hits of the first answer, hits of the first five, and the sum of losses (4).
-
-    Those of several processes may be added.
+    Raises ValueError when there are no images or a probability is not finite.
     """
-    counts = [sum_up(predict_batch(predict, batch.to(device))) for batch in batches]
+    parts = [predict_batch(compute_logits, batch.to(device), top) for batch in batches]
+    if not parts:
+        raise ValueError("There are no images to evaluate on: check the data and its split.")
+    columns = {field.name: [getattr(part, field.name).cpu() for part in parts] for field in fields(TopK)}
+    topk = TopK(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+    num_bad = int((~topk.probabilities.isfinite().all(dim=1)).sum())
+    if num_bad > 0:
+        raise ValueError(f"The predictions of {num_bad} of {len(topk)} images are not finite: check the model's weights.")
+    return topk
+
+
+def count_hits(compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str) -> Tensor:
+    """Return float64 (4): labelled images, top-1 hits, top-5 hits and the sum of losses.
+
+    The counts of several ranks can be added before `summarise_counts`.
+    """
+    counts = []
+    for batch in batches:
+        topk = predict_batch(compute_logits, batch.to(device))
+        sums = [topk.has_label.sum(), topk.hits[:, 0].sum(), topk.hits.any(dim=1).sum(), topk.losses.sum()]
+        counts.append(torch.stack(sums).float())
     return torch.stack(counts).cpu().double().sum(dim=0) if counts else torch.zeros(4, dtype=torch.float64)
 
 
-def sum_up(answers: TopK) -> Tensor:
-    hits = answers.hits
-    return torch.stack([answers.counts.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), answers.losses.sum()]).float()
-
-
 def summarise_counts(counts: Tensor) -> Classification:
+    """Turn the sums of `count_hits` into accuracies and a mean loss."""
     num_images, hits1, hits5, loss = counts.tolist()
     if num_images == 0:
-        raise ValueError("There is no image with a label to evaluate on: check the data and its split.")
+        raise ValueError("There are no images with a label to evaluate on: check the data and its split.")
     return Classification(
         num_images=int(num_images),
         top1=hits1 / num_images,
         top5=hits5 / num_images,
         loss=None if loss != loss else loss / num_images,
     )
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode inside the `with` block, and back into its own mode after it."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

@@ -1,4 +1,4 @@
-"""How a model is looked into, as frozen dataclasses. No torch here."""
+"""Configs of `vitrine inspect`. No torch here."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,35 +10,36 @@ Fusion = Literal["mean", "max", "min"]
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """Attention rollout (arXiv:2005.00928), which figures 6 and 14 of arXiv:2010.11929 show."""
+    """Attention rollout (arXiv:2005.00928), shown in figures 6 and 14 of arXiv:2010.11929."""
 
     fusion: Fusion = "mean"
-    """What is taken of the heads of a layer."""
+    """How the heads of a layer are combined."""
     identity: bool = True
-    """Count what passes by the attention on the residual path, as much as what it reads."""
+    """Add the residual path, with the same weight as the attention."""
     dropped_share: float = 0.0
-    """Of what each token reads, this share, the weakest, is left out."""
+    """Fraction of each token's attention, the weakest, that is set to zero."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         if not 0 <= self.dropped_share < 1:
-            raise ValueError(f"dropped_share={self.dropped_share} must be at least 0 and below 1, as 0.9.")
+            raise ValueError(f"dropped_share={self.dropped_share} must be at least 0 and below 1, e.g. 0.9.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """What is drawn of a model, and of which images."""
+    """What is drawn, and over how many images it is measured."""
 
     query: str | None = None
-    """Whose attention is drawn: class, mean (of all patches), or ROW,COLUMN of a patch, from 0; None: class, else mean."""
+    """Token whose attention is drawn: class, mean (of all patches), or ROW,COLUMN of a patch, from 0 (default: class, else
+    mean)."""
     layers: tuple[int, ...] = ()
-    """Whose attention maps are drawn, from 0; none: four of them, from the first to the last."""
+    """Layers whose attention maps are drawn, from 0 (default: four, from the first to the last)."""
     heads: tuple[int, ...] = ()
-    """Which of their heads, from 0; none: all."""
+    """Heads whose attention maps are drawn, from 0 (default: all)."""
     num_drawn: int = 6
-    """Images that are drawn; of the others only the distances count."""
+    """Number of images that are drawn; further images count only for the attention distance."""
     num_measured: int = 128
-    """Images that the mean attention distance is taken over, at most."""
+    """Largest number of images for the mean attention distance."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -48,4 +49,4 @@ class InspectConfig:
         for name in ("layers", "heads"):
             numbers = getattr(self, name)
             if len(set(numbers)) != len(numbers):
-                raise ValueError(f"{name}={numbers} must name each one once.")
+                raise ValueError(f"{name}={numbers} must be different numbers.")

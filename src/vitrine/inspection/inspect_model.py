@@ -1,8 +1,10 @@
-"""Everything that can be seen of a model, from its weights and from some images: figures, a page, and the numbers."""
+"""Inspect a model: everything that `vitrine inspect` shows, computed from the weights and from some images.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+`inspection.report.write_inspection` writes the result as an HTML report.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,143 +12,192 @@ import torch
 from torch import Tensor
 
 from vitrine.core.console import progress_bar
-from vitrine.data.image import BadImage, read_image
-from vitrine.data.sources.image_files import open_paths
-from vitrine.evaluation.topk import evaluating
-from vitrine.formats.checkpoint import Checkpoint
-from vitrine.inspection.attention import NAME, choose_query, count_layers, read_query, require_numbers, stream_attention
+from vitrine.data.batch import Batch
+from vitrine.data.source import Source
+from vitrine.engines.engine import TorchEngine
+from vitrine.evaluation.config import InferenceConfig
+from vitrine.evaluation.predictor import ImagesLike, ModelLike, Predictor, explain_unreadable
+from vitrine.inspection.attention import check_numbers, choose_query, count_layers, has_attention_maps, read_query
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 from vitrine.inspection.distance import DistanceMeter, Distances
-from vitrine.inspection.figures import (
-    Picture,
-)
+from vitrine.inspection.figures import InspectedImage
 from vitrine.inspection.filters import Filters, compute_filters
-from vitrine.inspection.patch_features import PatchFeatures, describe_patches, encode_patches
+from vitrine.inspection.patch_features import PatchFeatures, encode_patches, summarise_patches
 from vitrine.inspection.positions import Similarities, compute_similarities
 from vitrine.inspection.rollout import Rollout
 from vitrine.models.model import Model
 
-LARGEST_SIDE = 480  # of an image as it is drawn
+MAX_DRAWN_SIDE = 480  # pixels of an image in a figure
 NUM_LAYERS_DRAWN = 4
+# One image at a time: attention maps are large, and no image may wait for the others to be read.
+INFERENCE = InferenceConfig(batch_size=1, num_workers=0, bad_images="skip")
 
 
-@dataclass
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Which part of the attention is drawn."""
+
+    query: str
+    """class, mean, or ROW,COLUMN of a patch."""
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of the drawn images, in their order, and its mean distance over all measured images."""
+
+    choice: AttentionChoice
+    rollouts: list[np.ndarray]
+    """For each image, (rows, columns): contribution of each patch to the output of the query."""
+    maps: list[np.ndarray]
+    """For each image, (layers, heads, rows, columns): attention of the query to each patch."""
+    distances: Distances
+
+
+@dataclass(frozen=True)
 class Inspection:
-    """What was found; lists go by image, in the order of `pictures`."""
+    """Everything that was computed of a model."""
 
-    query: str | None
-    layers: tuple[int, ...] = ()
-    heads: tuple[int, ...] = ()
-    pictures: list[Picture] = field(default_factory=list)
-    rollouts: list[np.ndarray] = field(default_factory=list)
-    """Of each image, (rows, columns): the share of each patch in what the query ends as."""
-    maps: list[np.ndarray] = field(default_factory=list)
-    """Of each image, (layers, heads, rows, columns): what the query reads."""
-    distances: Distances | None = None
-    similarities: list[Similarities] = field(default_factory=list)
-    filters: Filters | None = None
-    features: PatchFeatures | None = None
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Files that gave no image, and why."""
+    images: list[InspectedImage]
+    attention: Attention | None
+    """None for a model without attention maps, e.g. a ResNet."""
+    similarities: list[Similarities]
+    filters: Filters
+    features: PatchFeatures
+    unreadable: dict[str, str]
+    """Image name -> why it could not be read."""
 
 
-def inspect_model(
-    checkpoint: Checkpoint,
-    paths: Sequence[Path],
-    config: InspectConfig,
-    rollout: RolloutConfig,
-    device: torch.device | str = "cpu",
+def inspect(
+    model: ModelLike,
+    images: ImagesLike,
+    config: InspectConfig | None = None,
+    rollout: RolloutConfig | None = None,
+    *,
+    device: torch.device | str | None = None,
 ) -> Inspection:
-    """Of image files, and of the images in folders, one at a time; a bad file does not stop the rest."""
-    model = checkpoint.model.to(device)
-    found = plan(model, config)
-    found.filters, found.similarities = compute_filters(model), compute_similarities(model)
-    meter = None if found.query is None else DistanceMeter(model.config, count_layers(model))
+    """Compute attention rollout and maps, attention distance, patch features, position similarities and filters.
+
+    Images that cannot be read are listed in `unreadable`.
+    """
+    config, rollout = config or InspectConfig(), rollout or RolloutConfig()
+    predictor = Predictor(model, device, INFERENCE)
+    engine = predictor.engine
+    if not isinstance(engine, TorchEngine):
+        raise ValueError(f"inspect needs a model with PyTorch weights, not a {type(engine).__name__}.")
+    choice = choose_attention(engine.model, config)
+    meter = None if choice is None else DistanceMeter(engine.model.config, count_layers(engine.model))
+    source, _ = predictor.open_images(images)
+    drawn: list[InspectedImage] = []
     patches: list[tuple[Tensor, Tensor]] = []
-    with evaluating(model):
-        for picture in read_pictures(checkpoint, paths, config, found.unreadable):
-            images = checkpoint.preprocessing.normalise(to_tensor(picture)).to(device)
-            is_drawn = len(found.pictures) < config.num_drawn
-            if found.query is not None:
-                look_at_attention(model, images, found, meter if is_measured(meter, config) else None, rollout, is_drawn)
+    rollouts: list[np.ndarray] = []
+    maps: list[np.ndarray] = []
+    unreadable: dict[str, str] = {}
+    num_wanted = max(config.num_drawn, 0 if choice is None else config.num_measured)
+    for batch in read_first(predictor, source, num_wanted, unreadable):
+        # Contiguous channels: convolutions of the loader's layout would round differently.
+        pixels = batch.image.contiguous().to(engine.device)
+        is_drawn = len(drawn) < config.num_drawn
+        if choice is not None and meter is not None:
+            is_measured = meter.num_images < config.num_measured
+            collector = AttentionCollector(engine.model, choice, rollout, meter if is_measured else None, is_drawn)
+            engine.stream_attention(pixels, collector.add)
             if is_drawn:
-                features, norms = encode_patches(model, images)
-                patches.append((features.cpu(), norms.cpu()))
-                found.pictures.append(picture)
-    if not found.pictures:
-        first = next(iter(found.unreadable.values()), "there was none")
-        raise ValueError(f"No image could be read ({len(found.unreadable)} were tried): {first}")
-    found.distances = None if meter is None else meter.finish()
-    found.features = describe_patches(*(torch.cat(each) for each in zip(*patches, strict=True)))
-    return found
-
-
-def plan(model: Model[Any], config: InspectConfig) -> Inspection:
-    """What of the attention is drawn, if there is any; whoever asks for it where there is none is told."""
-    if not any(NAME.fullmatch(name) for name in model.intermediates):
-        if config.query is not None or config.layers or config.heads:
-            count_layers(model)
-        return Inspection(query=None)
-    num_layers, num_heads = count_layers(model), model.config.num_heads
-    require_numbers("layer", config.layers, num_layers)
-    require_numbers("head", config.heads, num_heads)
-    spread = sorted({round(place) for place in np.linspace(0, num_layers - 1, NUM_LAYERS_DRAWN)})
-    layers, heads = config.layers or tuple(spread), config.heads or tuple(range(num_heads))
-    return Inspection(query=choose_query(model.config, config.query), layers=layers, heads=heads)
-
-
-def is_measured(meter: DistanceMeter | None, config: InspectConfig) -> bool:
-    return meter is not None and meter.num_images < config.num_measured
-
-
-def look_at_attention(
-    model: Model[Any], images: Tensor, found: Inspection, meter: DistanceMeter | None, rollout: RolloutConfig, is_drawn: bool
-) -> None:
-    """One pass over one image, during which each layer's maps are used and forgotten."""
-    assert found.query is not None
-    query, joint, maps = found.query, Rollout(rollout), {}
-
-    def look(layer: int, attention: Tensor) -> None:
-        if meter is not None:
-            meter.add(layer, attention)
+                rollouts.append(collector.read_rollout())
+                maps.append(np.stack([collector.maps[layer] for layer in choice.layers]))
         if is_drawn:
-            joint.add(attention)
-            if layer in found.layers:
-                maps[layer] = read_query(attention[0, list(found.heads)], model.config, query).cpu().numpy()
+            features, norms = encode_patches(engine.model, engine.preprocessing.normalise(pixels))
+            patches.append((features.cpu(), norms.cpu()))
+            drawn.append(show_input(source, batch, predictor))
+    if not drawn:
+        reason = next(iter(unreadable.values()), "none were given")
+        raise ValueError(f"None of the {len(unreadable)} images can be read: {reason}")
+    attention = None
+    if choice is not None and meter is not None:
+        attention = Attention(choice, rollouts, maps, meter.compute())
+    return Inspection(
+        images=drawn,
+        attention=attention,
+        similarities=compute_similarities(engine.model),
+        filters=compute_filters(engine.model),
+        features=summarise_patches(*(torch.cat(each) for each in zip(*patches, strict=True))),
+        unreadable=unreadable,
+    )
 
-    stream_attention(model, images, look)
-    if is_drawn:
-        assert joint.joint is not None
-        found.rollouts.append(read_query(joint.joint[0], model.config, query).cpu().numpy())
-        found.maps.append(np.stack([maps[layer] for layer in found.layers]))
+
+def choose_attention(model: Model[Any], config: InspectConfig) -> AttentionChoice | None:
+    """Return the query, layers and heads to draw; None for a model without attention maps.
+
+    Raises ValueError if the config asks for something that the model does not have.
+    """
+    if not has_attention_maps(model):
+        if config.query is not None or config.layers or config.heads:
+            count_layers(model)  # raises
+        return None
+    num_layers, num_heads = count_layers(model), model.config.num_heads
+    check_numbers("layer", config.layers, num_layers)
+    check_numbers("head", config.heads, num_heads)
+    spaced = sorted({round(layer) for layer in np.linspace(0, num_layers - 1, NUM_LAYERS_DRAWN)})
+    layers, heads = config.layers or tuple(spaced), config.heads or tuple(range(num_heads))
+    return AttentionChoice(choose_query(model.config, config.query), layers, heads)
 
 
-def read_pictures(
-    checkpoint: Checkpoint, paths: Sequence[Path], config: InspectConfig, unreadable: dict[str, str]
-) -> Iterator[Picture]:
-    """As many as are drawn or measured; what cannot be read is noted in `unreadable`."""
-    preprocessing = checkpoint.preprocessing
-    source = open_paths(paths)
-    wanted = max(config.num_drawn, config.num_measured if any(map(NAME.fullmatch, checkpoint.model.intermediates)) else 0)
+class AttentionCollector:
+    """Receives the attention maps of one image, layer by layer, and keeps only what is drawn or measured."""
+
+    def __init__(
+        self,
+        model: Model[Any],
+        choice: AttentionChoice,
+        rollout: RolloutConfig,
+        meter: DistanceMeter | None,
+        is_drawn: bool,
+    ) -> None:
+        self.config = model.config
+        self.choice = choice
+        self.rollout = Rollout(rollout)
+        self.meter = meter
+        self.is_drawn = is_drawn
+        self.maps: dict[int, np.ndarray] = {}
+
+    def add(self, layer: int, attention: Tensor) -> None:
+        """Take one layer's maps (1, heads, tokens, tokens)."""
+        if self.meter is not None:
+            self.meter.add(layer, attention)
+        if self.is_drawn:
+            self.rollout.add(attention)
+            if layer in self.choice.layers:
+                heads = attention[0, list(self.choice.heads)]
+                self.maps[layer] = read_query(heads, self.config, self.choice.query).cpu().numpy()
+
+    def read_rollout(self) -> np.ndarray:
+        """Return the contribution of each patch to the output of the query, (rows, columns)."""
+        assert self.rollout.joint is not None
+        return read_query(self.rollout.joint[0], self.config, self.choice.query).cpu().numpy()
+
+
+def read_first(predictor: Predictor, source: Source, num_images: int, unreadable: dict[str, str]) -> Iterator[Batch]:
+    """Yield the first readable images, one per batch; the reasons why others could not be read go into `unreadable`."""
     num_read = 0
-    for index in progress_bar(range(len(source)), min(len(source), wanted), "looking at images"):
-        name = source.name(index)
-        try:
-            image = read_image(Path(name), preprocessing.num_channels)
-        except BadImage as error:
-            unreadable[name] = " ".join(str(error).split())
+    batches = predictor.read_images(source, warn_skipped=False)
+    for index, batch in enumerate(progress_bar(batches, min(len(source), num_images), "inspecting images")):
+        if len(batch) == 0:
+            unreadable[source.name(index)] = explain_unreadable(source, index)
             continue
-        seen = preprocessing.prepare(image).permute(1, 2, 0).numpy()
-        left, top, right, bottom = preprocessing.compute_box(image.height, image.width)
-        box = (left / image.width, top / image.height, right / image.width, bottom / image.height)
-        image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-        pixels = np.asarray(image)
-        yield Picture(name, pixels if pixels.ndim == 3 else pixels[..., None], box, seen)
+        yield batch
         num_read += 1
-        if num_read == wanted:
+        if num_read == num_images:
             return
 
 
-def to_tensor(picture: Picture) -> Tensor:
-    """(1, C, H, W), bytes."""
-    return torch.from_numpy(picture.seen).permute(2, 0, 1)[None]
+def show_input(source: Source, batch: Batch, predictor: Predictor) -> InspectedImage:
+    """Return the image of a batch for figures: at its own aspect ratio, and as the model sees it."""
+    index, preprocessing = int(batch.index[0]), predictor.engine.preprocessing
+    image = source.read(index)[0].to_pil(preprocessing.num_channels)
+    left, top, right, bottom = preprocessing.compute_box(image.height, image.width)
+    box = (left / image.width, top / image.height, right / image.width, bottom / image.height)
+    image.thumbnail((MAX_DRAWN_SIDE, MAX_DRAWN_SIDE))
+    pixels = np.asarray(image)
+    model_input = batch.image[0].permute(1, 2, 0).numpy()
+    return InspectedImage(source.name(index), pixels if pixels.ndim == 3 else pixels[..., None], box, model_input)

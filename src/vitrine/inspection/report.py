@@ -1,7 +1,4 @@
-"""Page, numbers.json, arrays.npz, masked patches.
-
-What masked patch prediction makes of images: what the network was shown, what it had to say, what it said.
-"""
+"""HTML report of an inspection, with numbers.json and arrays.npz; figures of masked patch prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,198 +9,216 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.core.console import warn_user
 from vitrine.core.files import atomic_file, make_folder, write_json
 from vitrine.core.html_report import Figure, Section, save_figure, write_html_report
 from vitrine.data.batch import Batch
 from vitrine.inspection.figures import (
-    Picture,
+    InspectedImage,
+    aspect_ratio,
     draw_attention,
     draw_distances,
     draw_features,
     draw_filters,
     draw_rollouts,
     draw_similarities,
-    get_aspect,
     make_panels,
-    show,
+    show_image,
 )
-from vitrine.inspection.inspect_model import Inspection, to_tensor
+from vitrine.inspection.inspect_model import Inspection
 from vitrine.models.patches import cut_patches, join_patches
 from vitrine.objectives.masked_patches import MaskedPatches, expand, to_byte_range
 
-GREY = 127.0  # where a patch was masked
+MASK_GREY = 127.0  # drawn in place of a masked patch
 
 
 @dataclass(frozen=True)
-class MaskedPictures:
-    """Bytes (B, H, W, C) each, in the size that the network sees."""
+class MaskedImages:
+    """Masked patch prediction of some images, uint8 (B, H, W, C) each, at the model's input size."""
 
     image: np.ndarray
     shown: np.ndarray
-    """Masked patches grey, replaced ones as the patches that they were replaced by."""
+    """The corrupted image: masked patches grey, replaced patches by their replacement."""
     target: np.ndarray
-    """The image, with what was to be predicted in place of the corrupted patches."""
+    """The image with the prediction targets in the corrupted patches."""
     prediction: np.ndarray
 
 
-def picture_masked_patches(objective: MaskedPatches, batch: Batch) -> MaskedPictures:
-    """The patches that a training step would corrupt in these images, in this step."""
-    corruption = objective.draw(batch)
-    with torch.no_grad():
-        answers = objective.target.answer(objective.predict(batch.image, corruption))
-        targets = objective.read_targets(batch.image, corruption.places)
-        patches = cut_patches(to_byte_range(batch.image), objective.patch_size)
-        shown = corruption.apply(patches, torch.full_like(patches[0, 0], GREY))
-        places = expand(corruption.places, patches)
-        target, prediction = (patches.scatter(1, places, objective.render(each)) for each in (targets, answers))
+def write_inspection(inspection: Inspection, out: Path, title: str, masked: MaskedPatches | None = None) -> Path:
+    """Write figures, numbers.json, arrays.npz and index.html to the folder `out`; return the path of the report.
 
-    def join(each: Tensor) -> np.ndarray:
-        images = join_patches(each, objective.encoder.config.grid, objective.patch_size)
-        return images.round().byte().permute(0, 2, 3, 1).cpu().numpy()
-
-    return MaskedPictures(join(patches), join(shown), join(target), join(prediction))
-
-
-def draw_masked_patches(pictures: MaskedPictures, path: Path, names: Sequence[str] = ()) -> None:
-    """A row for each image, written as PNG."""
-    columns = {
-        "image": pictures.image,
-        "shown": pictures.shown,
-        "to be predicted": pictures.target,
-        "predicted": pictures.prediction,
-    }
-    figure, panels = make_panels(len(pictures.image), len(columns), get_aspect(pictures.image[0]))
-    for column, (title, images) in enumerate(columns.items()):
-        panels[0, column].set_title(title, fontsize=10)
-        for row, image in enumerate(images):
-            show(panels[row, column], image)
-    for row, name in enumerate(names):
-        panels[row, 0].set_ylabel(name, fontsize=9, parse_math=False)
-    save_figure(figure, path)
-
-
-def write_inspection(found: Inspection, out: Path, title: str, masked: MaskedPatches | None = None) -> Path:
-    """Figures, numbers and arrays into the folder `out`, and the page that shows them, whose path is returned."""
+    `masked` is the objective of a model trained by masked patch prediction: its predictions are then drawn too.
+    """
     make_folder(out)
-    sections = [*draw_images(found, out), *draw_weights(found, out)]
+    sections = [*draw_image_sections(inspection, out), *draw_weight_sections(inspection, out)]
     if masked is not None:
-        sections.append(draw_masked(masked, found.pictures, out))
-    write_json(out / "numbers.json", list_numbers(found))
+        sections.append(draw_masked_section(masked, inspection.images, out))
+    write_json(out / "numbers.json", collect_numbers(inspection))
     with atomic_file(out / "arrays.npz") as partial, partial.open("wb") as file:
-        np.savez(file, **list_arrays(found))  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
+        np.savez(file, **collect_arrays(inspection))  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
     page = out / "index.html"
-    images = f"{len(found.pictures)} images drawn"
-    measured = "" if found.distances is None else f", {found.distances.num_images} measured"
-    write_html_report(page, f"Inside {title}", images + measured + ".", sections)
+    subtitle = f"{len(inspection.images)} images drawn"
+    if inspection.attention is not None:
+        subtitle += f", attention distance measured on {inspection.attention.distances.num_images}"
+    write_html_report(page, f"Inspection of {title}", f"{subtitle}.", sections)
     return page
 
 
-def draw_images(found: Inspection, out: Path) -> list[Section]:
+def draw_image_sections(inspection: Inspection, out: Path) -> list[Section]:
+    """Draw the figures that depend on images: rollout, attention maps, attention distance and patch features."""
     sections = []
-    if found.query is not None:
-        whose = {"class": "the class token", "mean": "all patches on average"}.get(found.query, f"the patch at {found.query}")
-        draw_rollouts(found.pictures, found.rollouts, out / "rollout.png")
+    if inspection.attention is not None:
+        attention = inspection.attention
+        choice = attention.choice
+        names = {"class": "the class token", "mean": "all patches (mean)"}
+        query = names.get(choice.query, f"the patch at {choice.query}")
+        draw_rollouts(inspection.images, attention.rollouts, out / "rollout.png")
         caption = (
-            f"Bright is what {whose} ended as: the attention of all layers multiplied, with the residual path counted in, "
-            "unless it was left out; on the right the same by itself. What is cut off, so that the model does not see it, is "
-            "dark in the middle and white on the right."
+            f"Contribution of each patch to the output of {query}: the attention of all layers multiplied, residual path "
+            "included unless turned off. Middle: bright patches contribute most. Right: the rollout alone. The part of the "
+            "image that the centre crop cuts off is dark in the middle and white on the right."
         )
         sections.append(Section("Attention rollout", caption, [Figure(out / "rollout.png")]))
         figures = []
-        for number, (picture, maps) in enumerate(zip(found.pictures, found.maps, strict=True)):
+        for number, (image, maps) in enumerate(zip(inspection.images, attention.maps, strict=True)):
             path = out / f"attention-{number}.png"
-            draw_attention(picture, maps, found.layers, found.heads, path, found.query)
+            draw_attention(image, maps, choice.layers, choice.heads, path, choice.query)
             figures.append(Figure(path))
-        caption = f"What {whose} reads from each patch, head by head. Each map goes from nothing to its own largest value."
+        caption = f"Attention of {query} to each patch, by layer and head. Each map is scaled to its own maximum."
         sections.append(Section("Attention maps", caption, figures))
-    if found.distances is not None:
-        draw_distances(found.distances, out / "distances.png")
+        draw_distances(attention.distances, out / "distances.png")
         caption = (
-            "How far apart, in pixels, the patches are that a head connects; a dot for each head. Heads low in the figure look "
-            "nearby, as convolutions do; heads high up look over the whole image. On the left only patches count; on the "
-            "right attention to the class token and to registers counts as no distance, as in most published figures."
+            "Mean distance in pixels between a patch and the patches it attends to; a dot for each head. Heads near the bottom "
+            "attend locally, as convolutions do; heads at the top attend over the whole image. Left: attention among patches "
+            "only. Right: attention to the class token and registers counts as distance 0, as in most published figures."
         )
         sections.append(Section("Mean attention distance", caption, [Figure(out / "distances.png")]))
-    assert found.features is not None
-    draw_features(found.pictures, found.features, out / "features.png")
+    draw_features(inspection.images, inspection.features, out / "features.png")
     caption = (
-        "Patches of the same colour have alike features: red, green and blue are the three directions in which the features of "
-        "these images differ most. On the right, how long each patch's features are before the last norm; patches framed in "
-        "cyan are more than twice as long as most. Such outliers hold what belongs to the whole image, and a model "
-        "that was trained with registers has none."
+        "Patches of similar colour have similar features: red, green and blue are the first three principal components over "
+        "these images. Right: norm of each patch token before the final norm; a cyan frame marks patches with more than twice "
+        "the median norm. Such outliers hold information about the whole image; models trained with registers have none."
     )
     sections.append(Section("Patch features", caption, [Figure(out / "features.png")]))
     return sections
 
 
-def draw_weights(found: Inspection, out: Path) -> list[Section]:
+def draw_weight_sections(inspection: Inspection, out: Path) -> list[Section]:
+    """Draw the figures that depend only on weights: position embeddings and filters."""
     sections = []
     figures = []
-    for number, similarities in enumerate(found.similarities):
+    for number, similarities in enumerate(inspection.similarities):
         draw_similarities(similarities, out / f"positions-{number}.png")
         figures.append(Figure(out / f"positions-{number}.png"))
     if figures:
         caption = (
-            "How alike position embeddings are. Each tile belongs to the patch at its place and shows the likeness to all "
-            "patches: bright around itself, and often along its row and column."
+            "Cosine similarity of position embeddings. Each tile belongs to one patch and shows its similarity to all patches: "
+            "high around the patch itself, and often along its row and column."
         )
         sections.append(Section("Position embeddings", caption, figures))
-    assert found.filters is not None
-    draw_filters(found.filters, out / "filters.png")
+    draw_filters(inspection.filters, out / "filters.png")
     caption = (
-        "The principal components of the patch embedding, with their share of its variance: what the model can tell of the "
-        "pixels in a patch. They look like the smooth patterns of which any patch can be put together."
-        if found.filters.shares is not None
-        else "The filters of the first convolution: edges, colours, and what is left to chance."
+        "Principal components of the patch embedding filters, with the variance that each explains. They resemble a basis for "
+        "the fine structure within a patch."
+        if inspection.filters.explained_variance is not None
+        else "Filters of the first convolution."
     )
     sections.append(Section("Embedding filters", caption, [Figure(out / "filters.png")]))
     return sections
 
 
-def draw_masked(objective: MaskedPatches, pictures: Sequence[Picture], out: Path) -> Section:
-    images = torch.cat([to_tensor(picture) for picture in pictures]).to(objective.mean.device)
-    batch = Batch(images, torch.zeros(len(images), dtype=torch.int64), torch.arange(len(images)), step=0)
-    draw_masked_patches(picture_masked_patches(objective, batch), out / "masked.png")
-    caption = (
-        "What the model was shown while it learned, patches hidden (grey), replaced or left; what it had to say of these "
-        "patches; and what it says."
-    )
-    return Section("Masked patches", caption, [Figure(out / "masked.png")])
-
-
-def list_numbers(found: Inspection) -> dict[str, Any]:
-    """What there is in figures, for every patch, layer and head, but for the large arrays."""
-    assert found.features is not None
-    assert found.filters is not None
+def collect_numbers(inspection: Inspection) -> dict[str, Any]:
+    """Return the content of numbers.json: everything except the large arrays."""
+    attention = inspection.attention
     images = []
-    for number, picture in enumerate(found.pictures):
-        entry: dict[str, Any] = {"image": picture.name, "num_outliers": int(found.features.outliers[number].sum())}
-        if found.query is not None:
-            entry["rollout"] = found.rollouts[number].tolist()
+    for number, image in enumerate(inspection.images):
+        entry: dict[str, Any] = {"image": image.name, "num_outliers": int(inspection.features.outliers[number].sum())}
+        if attention is not None:
+            entry["rollout"] = attention.rollouts[number].tolist()
         images.append(entry)
-    numbers: dict[str, Any] = {"images": images, "unreadable": found.unreadable}
-    numbers["feature_shares"] = found.features.shares.tolist()
-    if found.filters.shares is not None:
-        numbers["filter_shares"] = found.filters.shares.tolist()
-    if found.distances is not None:
-        numbers["query"] = found.query
+    numbers: dict[str, Any] = {"images": images, "unreadable": inspection.unreadable}
+    numbers["feature_shares"] = inspection.features.explained_variance.tolist()
+    if inspection.filters.explained_variance is not None:
+        numbers["filter_shares"] = inspection.filters.explained_variance.tolist()
+    if attention is not None:
+        numbers["query"] = attention.choice.query
         numbers["distances"] = {
-            "num_images": found.distances.num_images,
-            "among_patches": found.distances.among_patches.tolist(),
-            "as_they_are": found.distances.as_they_are.tolist(),
+            "num_images": attention.distances.num_images,
+            "among_patches": attention.distances.among_patches.tolist(),
+            "as_they_are": attention.distances.over_all_tokens.tolist(),
         }
     return numbers
 
 
-def list_arrays(found: Inspection) -> dict[str, np.ndarray]:
-    assert found.features is not None
-    assert found.filters is not None
-    arrays = {"filters": found.filters.values, "norms": found.features.norms, "colours": found.features.colours}
-    if found.query is not None:
-        arrays |= {"rollouts": np.stack(found.rollouts), "attention": np.stack(found.maps), "layers": np.array(found.layers)}
-    for number, similarities in enumerate(found.similarities):
+def collect_arrays(inspection: Inspection) -> dict[str, np.ndarray]:
+    """Return the content of arrays.npz."""
+    features, attention = inspection.features, inspection.attention
+    arrays = {"filters": inspection.filters.values, "norms": features.norms, "colours": features.colours}
+    if attention is not None:
+        arrays["rollouts"] = np.stack(attention.rollouts)
+        arrays["attention"] = np.stack(attention.maps)
+        arrays["layers"] = np.array(attention.choice.layers)
+    for number, similarities in enumerate(inspection.similarities):
         for name in ("patches", "readout", "offsets"):
             values = getattr(similarities, name)
             if values is not None:
                 arrays[f"positions_{number}_{name}"] = values
     return arrays
+
+
+def load_masked_objective(model: str | Path) -> MaskedPatches | None:
+    """Return the objective of a model saved by a run of masked patch prediction (RUN/model); None for any other model."""
+    from vitrine.run.build import load_objective
+    from vitrine.run.folder import RunFolder
+
+    path = Path(model)
+    run = RunFolder(path.parent)
+    is_run = path.is_dir() and run.recipe.is_file() and run.is_readable()
+    if not is_run or run.read_recipe().objective != "masked-patches":
+        return None
+    if next(run.list_checkpoints(), None) is None:
+        warn_user(f"{run.path} has no checkpoint left, so predictions of masked patches cannot be drawn.")
+        return None
+    objective = load_objective(run.path)
+    assert isinstance(objective, MaskedPatches)
+    return objective
+
+
+def draw_masked_section(objective: MaskedPatches, images: Sequence[InspectedImage], out: Path) -> Section:
+    """Draw what masked patch prediction makes of the inspected images."""
+    pixels = torch.stack([torch.from_numpy(image.model_input).permute(2, 0, 1) for image in images])
+    batch = Batch(pixels.to(objective.mean.device), torch.zeros(len(images), dtype=torch.int64), torch.arange(len(images)), 0)
+    draw_masked_patches(predict_masked_patches(objective, batch), out / "masked.png")
+    caption = "The corrupted image (masked patches grey), the targets of the corrupted patches, and the model's predictions."
+    return Section("Masked patches", caption, [Figure(out / "masked.png")])
+
+
+def predict_masked_patches(objective: MaskedPatches, batch: Batch) -> MaskedImages:
+    """Corrupt images as in a training step (the batch's) and return the corrupted image, targets and predictions."""
+    corruption = objective.draw_corruption(batch)
+    with torch.no_grad():
+        outputs = objective.target.predict(objective.predict(batch.image, corruption))
+        targets = objective.compute_targets(batch.image, corruption.index)
+        patches = cut_patches(to_byte_range(batch.image), objective.patch_size)
+        shown = corruption.apply(patches, torch.full_like(patches[0, 0], MASK_GREY))
+        index = expand(corruption.index, patches)
+        target, prediction = (patches.scatter(1, index, objective.render(each)) for each in (targets, outputs))
+
+    def join(each: Tensor) -> np.ndarray:
+        images = join_patches(each, objective.encoder.config.grid, objective.patch_size)
+        return images.round().byte().permute(0, 2, 3, 1).cpu().numpy()
+
+    return MaskedImages(join(patches), join(shown), join(target), join(prediction))
+
+
+def draw_masked_patches(masked: MaskedImages, path: Path, names: Sequence[str] = ()) -> None:
+    """Draw masked patch prediction to a PNG file, a row for each image."""
+    columns = {"image": masked.image, "corrupted": masked.shown, "target": masked.target, "prediction": masked.prediction}
+    figure, panels = make_panels(len(masked.image), len(columns), aspect_ratio(masked.image[0]))
+    for column, (title, images) in enumerate(columns.items()):
+        panels[0, column].set_title(title, fontsize=10)
+        for row, image in enumerate(images):
+            show_image(panels[row, column], image)
+    for row, name in enumerate(names):
+        panels[row, 0].set_ylabel(name, fontsize=9, parse_math=False)
+    save_figure(figure, path)

@@ -1,9 +1,4 @@
-"""Data, initial model and objective of a run.
-
-The images of a run: what it learns from, what it is watched on, and what it is tested on once.
-Where a run begins: a network with fresh weights, or a checkpoint's with a new head.
-What a run trains: the objective of its recipe, made new or as a run left it.
-"""
+"""What a run starts with: its data, its initial model and its objective."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +12,14 @@ from vitrine.core.runtime import seed_generators
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.loader import Loader, build_eval_loader
-from vitrine.data.open_data import find_data, open_train_data
+from vitrine.data.open_data import DatasetHandle, find_data, open_train_data
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.data.source import Source
 from vitrine.data.sources.vtab import WHOLE
 from vitrine.data.subsets import select_subset
 from vitrine.data.wrappers import load_into_memory
-from vitrine.evaluation.features import build_featuriser, extract_features
+from vitrine.engines.engine import TorchEngine
+from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.linear_heads import fit_discriminant_head, fit_ridge_head
 from vitrine.evaluation.topk import evaluating
 from vitrine.formats.checkpoint import Checkpoint
@@ -32,95 +28,96 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ModelConfig
 from vitrine.models.model import Model
 from vitrine.models.registry import build_meta_model, build_model
-from vitrine.objectives.masked_patches import MaskedPatches
-from vitrine.objectives.objective import Objective
-from vitrine.objectives.supervised import Supervised
+from vitrine.objectives.config import OBJECTIVES
+from vitrine.objectives.objective import Objective, load_objective_class
 from vitrine.recipe import Recipe
 from vitrine.run.folder import RunFolder
-from vitrine.training.state import select_beside
+from vitrine.training.state import select_own_weights
+
+INITIALISATION = -1  # in place of a step, in the seed of everything drawn before the first step
+HEAD_FITS = {"ridge": fit_ridge_head, "discriminant": fit_discriminant_head}
+MAX_FITTED_IMAGES = 20_000  # more images change the solution little and cost a pass over all of them
 
 
 @dataclass(frozen=True)
 class RunData:
+    """Images that a run trains, validates and tests on."""
+
     train: Source
-    watched: Source | None
-    """What is evaluated in the course of the run, and what the best is chosen by."""
-    watched_name: str
+    val: Source | None
+    """Images evaluated during the run, which choose the best weights."""
+    val_name: str
     """held_out or val."""
     test: Source | None
-    """The split test; where there is none, as on ImageNet, val, unless the weights were chosen by it."""
+    """The test split. Without one, as on ImageNet, the val split, unless the weights were chosen on it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.train.class_names
 
 
-def open_run_data(recipe: Recipe) -> RunData:
-    config, evaluation = recipe.data, recipe.evaluation
-    train, held_out = open_train_data(config)
-    if recipe.objective == "supervised":
-        require_labels(train, recipe)
-    splits = find_data(config.source).splits
-    watched, watched_name = held_out, "held_out"
-    if watched is None:
-        watched, watched_name = open_other(config, "val", splits), "val"
-    require_watched(watched, train, recipe)
-    test_split = "test" if "test" in splits else "val"
-    chosen_on = watched_name if evaluation.patience is not None else None  # what was chosen on some images says nothing on them
-    is_tested = evaluation.test and test_split != chosen_on and recipe.objective == "supervised"
-    test = open_other(config, test_split, splits) if is_tested else None
-    for source, split in ((watched, watched_name), (test, test_split)):
+def open_run_data(recipe: Recipe, dataset: DatasetHandle | None = None) -> RunData:
+    """Open the images that a recipe trains, validates and tests on, and check that it can use them.
+
+    `dataset` is the recipe's data, for callers that have found it already.
+    """
+    config, evaluation, spec = recipe.data, recipe.evaluation, OBJECTIVES[recipe.objective]
+    dataset = find_data(config.source) if dataset is None else dataset
+    train, held_out = open_train_data(config, dataset)
+    load_objective_class(recipe.objective).check_data(train, getattr(recipe, spec.config_field), config.source)
+    val, val_name = held_out, "held_out"
+    if val is None:
+        val, val_name = open_other_split(dataset, "val", config), "val"
+    check_evaluation(val, train, recipe)
+    test_split = "test" if "test" in dataset.splits else "val"
+    # Weights chosen on some images must not be tested on the same images.
+    chosen_on = val_name if evaluation.patience is not None else None
+    is_tested = evaluation.test and test_split != chosen_on and spec.needs_labels
+    test = open_other_split(dataset, test_split, config) if is_tested else None
+    for source, split in ((val, val_name), (test, test_split)):
         if source is not None and source.class_names != train.class_names:
             raise ValueError(
-                f"The classes of {config.source} are not the same in {split} as in training "
-                f"({len(source.class_names)} and {len(train.class_names)}, or in another order): give both the same."
+                f"The classes of {config.source} differ between {split} and the training images "
+                f"({len(source.class_names)} and {len(train.class_names)}, or in another order): use the same classes in all "
+                "splits."
             )
-    return RunData(train, watched, watched_name, test)
+    return RunData(train, val, val_name, test)
 
 
-def require_watched(watched: Source | None, train: Source, recipe: Recipe) -> None:
-    """Before anything is trained: whatever is to be measured on the way can be."""
+def check_evaluation(val: Source | None, train: Source, recipe: Recipe) -> None:
+    """Raise ValueError, before anything is trained, if an evaluation that the recipe asks for is impossible."""
     shots = recipe.evaluation.few_shot
-    if watched is None and (recipe.evaluation.patience is not None or shots > 0):
+    if val is None and (recipe.evaluation.patience is not None or shots > 0):
         raise ValueError(
-            f"{recipe.data.source} has no images to watch, and evaluation.patience and evaluation.few_shot need some: give a "
-            "share, as data.held_out=0.1, or a split val."
+            f"{recipe.data.source} has no validation images, which evaluation.patience and evaluation.few_shot need: set e.g. "
+            "data.held_out=0.1, or add a split val."
         )
     if shots == 0:
         return
     if len(train.class_names) < 2:
-        raise ValueError(f"evaluation.few_shot={shots} needs labels of two or more classes: leave it out.")
+        raise ValueError(f"evaluation.few_shot={shots} needs labels of at least two classes: leave it out.")
     if train.labels.has_several:
-        raise ValueError("evaluation.few_shot needs images with one label each: leave it out.")
+        raise ValueError(f"evaluation.few_shot={shots} needs images with one label each: leave it out.")
     counts = np.bincount(train.labels.values, minlength=len(train.class_names))
     if counts.min() < shots:
         name = train.class_names[int(counts.argmin())]
-        raise ValueError(f"evaluation.few_shot={shots} is more than the {counts.min()} images of the class {name}: lower it.")
+        raise ValueError(f"evaluation.few_shot={shots} exceeds the {counts.min()} images of class {name}: lower it.")
 
 
-def open_other(config: DataConfig, split: str, splits: tuple[str, ...]) -> Source | None:
-    """A split that is not trained on, if there is one."""
-    trained_on = None if config.split is None else normalise_split(config.split)
-    is_within = split == "val" and config.split == WHOLE  # of VTAB-1k, where both are one split too
-    if split not in splits or split in (config.split, trained_on) or is_within:
+def open_other_split(dataset: DatasetHandle, split: str, config: DataConfig) -> Source | None:
+    """Open a split if it exists and the run does not train on it."""
+    train_split = None if config.split is None else normalise_split(config.split)
+    is_part_of_train = split == "val" and config.split == WHOLE  # VTAB-1k's 1000 images include its 200 of val
+    if split not in dataset.splits or split in (config.split, train_split) or is_part_of_train:
         return None
-    source = find_data(config.source).open(split)
+    source = dataset.open(split)
     return load_into_memory(source, config.bad_images) if config.in_memory else source
-
-
-def require_labels(train: Source, recipe: Recipe) -> None:
-    name = recipe.data.source
-    if len(train.class_names) < 1:
-        raise ValueError(f"{name} has no labels, and learning from labels needs them: give images in folders by class.")
-    if len(train.class_names) < 2 and recipe.supervised.loss == "softmax":
-        raise ValueError(f"{name} has one class only, {train.class_names[0]}, and nothing to tell it from: give two or more.")
-    if train.labels.has_several and recipe.supervised.loss == "softmax":
-        raise ValueError(f"{name} has several labels per image, of which supervised.loss=softmax knows one: take sigmoid.")
 
 
 def build_evaluation_loader(
     source: Source, preprocessing: Preprocessing, recipe: Recipe, *, rank: int = 0, world_size: int = 1
 ) -> Loader:
+    """Build the loader of an evaluation during the run; with several ranks, of this rank's part of the images."""
     return build_eval_loader(
         source,
         preprocessing,
@@ -132,25 +129,22 @@ def build_evaluation_loader(
     )
 
 
-INITIALISATION = -1  # in place of a step, in the seed of what is drawn before the first
-HEAD_FITS = {"ridge": fit_ridge_head, "discriminant": fit_discriminant_head}
-MAX_FITTED_IMAGES = 20_000  # more change the solution little and cost a pass over all of them
-
-
 def build_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
-    """The model before its first step, with the preprocessing and class names that will be saved with it; without names it
-    has no head."""
+    """Build the model before its first step, with preprocessing and class names; without class names it has no head."""
     seed_generators(recipe.seed, INITIALISATION)
-    start = load_initial_model(recipe, class_names) if recipe.model.checkpoint else build_fresh(recipe, class_names)
+    start = load_initial_model(recipe, class_names) if recipe.model.checkpoint else build_fresh_model(recipe, class_names)
     resize = recipe.evaluation.resize
     if resize is None:
         return start
     if resize < min(start.preprocessing.crop):
-        raise ValueError(f"evaluation.resize={resize} must be at least the size of the model, {min(start.preprocessing.crop)}.")
+        raise ValueError(
+            f"evaluation.resize={resize} must be at least the model's image size, {min(start.preprocessing.crop)}."
+        )
     return replace(start, preprocessing=replace(start.preprocessing, resize=resize))
 
 
-def build_fresh(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
+def build_fresh_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
+    """Build the recipe's model with fresh weights."""
     config = recipe.model.resolve(len(class_names))
     model = build_model(replace(config, gradient_checkpointing=recipe.machine.gradient_checkpointing))
     provenance = {"source": f"{recipe.model.name}, fresh weights"}
@@ -158,12 +152,13 @@ def build_fresh(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
 
 
 def build_preprocessing(recipe: Recipe, config: ModelConfig) -> Preprocessing:
+    """Build the preprocessing of a model with fresh weights."""
     build = build_imagenet_preprocessing if recipe.model.preprocess == "imagenet" else build_inception_preprocessing
     return build(config.image_size, config.num_channels)
 
 
 def load_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
-    """A checkpoint at the recipe's resolution, its head replaced by one of zeros (section 3.2 of arXiv:2010.11929)."""
+    """Load a checkpoint at the recipe's resolution, with a new head of zeros (section 3.2 of arXiv:2010.11929)."""
     settings = recipe.model
     assert settings.checkpoint is not None
     overrides = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
@@ -180,12 +175,11 @@ def load_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoi
 
 
 def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:
-    """The same weights in a network that differs in what weights do not show."""
-    known = {name: value for name, value in changes.items() if hasattr(model.config, name)}
-    unknown = changes.keys() - known.keys()
+    """Return the model with the same weights and changes to its config that do not affect their shapes."""
+    unknown = [name for name in changes if not hasattr(model.config, name)]
     if unknown:
-        raise ValueError(f"{', '.join(sorted(unknown))} cannot be had from this checkpoint's network: leave it out.")
-    config = replace(model.config, **known)
+        raise ValueError(f"The checkpoint's model has no {', '.join(sorted(unknown))}: leave it out.")
+    config = replace(model.config, **changes)
     if config == model.config:
         return model
     changed = build_meta_model(config)
@@ -194,14 +188,14 @@ def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:
 
 
 def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: torch.device) -> None:
-    """Give the new head a closed-form solution on the frozen features, so that fine-tuning begins from a linear probe."""
+    """Set the new head to a closed-form solution on the frozen features, so that fine-tuning starts from a linear probe."""
     model = start.model.to(device)
-    some = select_subset(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
-    if some.labels.has_several:
-        raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: take head_init='zero'.")
-    loader = build_evaluation_loader(some, start.preprocessing, recipe)
+    images = select_subset(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
+    if images.labels.has_several:
+        raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: use head_init='zero'.")
+    loader = build_evaluation_loader(images, start.preprocessing, recipe)
     with evaluating(model):
-        features = extract_features(build_featuriser(model, start.preprocessing), loader.read_epoch(), device)
+        features = extract_features(TorchEngine(start, device).features, loader.read_epoch(), device)
     weight, bias = HEAD_FITS[recipe.head_init](features.values, features.labels, len(source.class_names))
     with torch.no_grad():
         for head in (model.head, getattr(model, "head_distillation", None)):
@@ -211,22 +205,19 @@ def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: t
 
 
 def build_objective(recipe: Recipe, start: Checkpoint) -> Objective:
-    if recipe.objective == "masked-patches":
-        return MaskedPatches(start.model, start.preprocessing, recipe.masked_patches, recipe.seed)
-    mixing = recipe.mixing if recipe.mixing.is_on else None
-    return Supervised(start.model, start.preprocessing, recipe.supervised, mixing, recipe.seed)
+    """Build the recipe's objective around a model."""
+    settings = {name: getattr(recipe, name) for name in OBJECTIVES[recipe.objective].recipe_fields}
+    return load_objective_class(recipe.objective).build(start.model, start.preprocessing, settings, recipe.seed)
 
 
 def load_objective(out: str | Path) -> Objective:
-    """Of the last checkpoint of the run in `out`, with the weights that its model comes without, as those of a prediction."""
+    """Load the objective of the run in `out` from its last checkpoint, e.g. to see what masked patch prediction predicts."""
     folder = RunFolder(Path(out))
     if not folder.recipe.is_file():
-        raise FileNotFoundError(
-            f"{out} is no folder of a run, and one with its recipe.json was needed: give `vitrine train`'s --out."
-        )
-    saved = folder.find_last()
-    if saved is None:
-        raise FileNotFoundError(f"{out} has no checkpoint yet: let `vitrine train` go on until it has saved one.")
-    objective = build_objective(folder.read_recipe(), saved.checkpoint)
-    objective.load_state_dict({**objective.state_dict(), **select_beside(saved.training)})
+        raise FileNotFoundError(f"{out} is not the folder of a run (no recipe.json): give the --out of `vitrine train`.")
+    resume_point = folder.find_last()
+    if resume_point is None:
+        raise FileNotFoundError(f"{out} has no checkpoint yet: let `vitrine train` run until it has saved one.")
+    objective = build_objective(folder.read_recipe(), resume_point.checkpoint)
+    objective.load_state_dict({**objective.state_dict(), **select_own_weights(resume_point.training)})
     return objective.eval()

@@ -1,0 +1,136 @@
+"""Evaluators that measure a model during its run: top-1 accuracy, the objective's own loss, few-shot accuracy.
+
+OBJECTIVES (objectives/config.py) names the evaluators that suit each objective. Some run only if the recipe's evaluation
+settings ask for them. A new evaluator is a row of EVALUATORS.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import torch
+
+from vitrine.core.runtime import Runtime
+from vitrine.data.batch import Batch
+from vitrine.data.source import Source
+from vitrine.data.subsets import select_subset
+from vitrine.evaluation.config import EvaluationConfig
+from vitrine.evaluation.features import Features, FeatureSplit, extract_features
+from vitrine.evaluation.few_shot import evaluate_few_shot
+from vitrine.evaluation.topk import Classification, count_hits, summarise_counts
+from vitrine.objectives.config import ObjectiveSpec
+from vitrine.objectives.objective import Objective
+
+
+@dataclass(frozen=True)
+class EvaluationSetup:
+    """What evaluators may use of a run."""
+
+    objective: Objective
+    runtime: Runtime
+    config: EvaluationConfig
+    seed: int
+    train: Source
+    source: Source
+    """The images to measure on."""
+    split: str
+    """What they are, e.g. val: the first part of the names of most metrics."""
+    read: Callable[[Source], Iterator[Batch]]
+    """Reads all images of a source once, shared among the ranks."""
+    read_all: Callable[[Source], Iterator[Batch]]
+    """Reads all images of a source once on every rank."""
+    evaluating: Callable[[], AbstractContextManager[None]]
+    """Switches to evaluation mode, in the run's precision and with averaged weights."""
+
+
+Labels = dict[str, str]
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Measures the model of a run on some images."""
+
+    list_metrics: Callable[[EvaluationSetup], Labels]
+    """Returns the names of its metrics, each with its label in figures. The first one chooses the best weights."""
+    measure: Callable[[EvaluationSetup], Values]
+    """Returns their values. All ranks call it together, and all get the same."""
+    is_wanted: Callable[[EvaluationConfig], bool] = lambda config: True
+    """Whether the recipe's evaluation settings ask for it."""
+
+
+def classify(setup: EvaluationSetup) -> Classification:
+    """Return top-1, top-5 and loss of the model on images with labels, shared among the ranks."""
+    with setup.evaluating():
+        counts = count_hits(setup.objective.logits, setup.read(setup.source), setup.runtime.device)
+    return summarise_counts(setup.runtime.sum(counts))
+
+
+def list_top1_metrics(setup: EvaluationSetup) -> Labels:
+    split, label = setup.split, setup.split.replace("_", " ")
+    labels = {f"{split}_top1": f"{label} top-1", f"{split}_top5": f"{label} top-5"}
+    # The cross-entropy of a model trained by another loss would mislead.
+    return labels | ({f"{split}_loss": label} if setup.objective.has_cross_entropy_loss else {})
+
+
+def measure_top1(setup: EvaluationSetup) -> Values:
+    """Measure top-1 and top-5 accuracy and, for the softmax loss, the loss."""
+    result, split = classify(setup), setup.split
+    values = {f"{split}_top1": result.top1, f"{split}_top5": result.top5}
+    if result.loss is not None and setup.objective.has_cross_entropy_loss:
+        values[f"{split}_loss"] = result.loss
+    return values
+
+
+def list_objective_metrics(setup: EvaluationSetup) -> Labels:
+    split, label = setup.split, setup.split.replace("_", " ")
+    return {f"{split}_{name}": f"{label} {name}" for name in setup.objective.metric_names} | {f"{split}_loss": label}
+
+
+def measure_objective(setup: EvaluationSetup) -> Values:
+    """Measure the objective's own metrics and loss, with the same random numbers (those of step 0) at every evaluation."""
+    names = (*setup.objective.metric_names, "loss")
+    sums = torch.zeros(1 + len(names), dtype=torch.float64)
+    with setup.evaluating(), torch.no_grad():
+        for batch in setup.read(setup.source):
+            output = setup.objective(replace(batch, step=0).to(setup.runtime.device))
+            if len(batch) > 0:  # all ranks go through equally many batches, and the last may be empty on some
+                values = torch.stack([{**output.metrics, "loss": output.loss}[name] for name in names])
+                sums += len(batch) * torch.cat([torch.ones(1), values.float().cpu()]).double()
+    num_images, *totals = setup.runtime.sum(sums).tolist()
+    return {f"{setup.split}_{name}": total / num_images for name, total in zip(names, totals, strict=True)}
+
+
+def list_few_shot_metrics(setup: EvaluationSetup) -> Labels:
+    return {f"few_shot_{setup.config.few_shot}": f"few-shot {setup.config.few_shot}"}
+
+
+def measure_few_shot(setup: EvaluationSetup) -> Values:
+    """Measure the accuracy of a linear classifier fitted to a few training images of each class; every rank computes all."""
+    shots = setup.config.few_shot
+    support = select_subset(setup.train, f"{shots}/class", setup.seed)
+    with setup.evaluating():
+        split = FeatureSplit(features(setup, support), features(setup, setup.source), len(setup.train.class_names))
+    return {f"few_shot_{shots}": evaluate_few_shot(split, shots, seeds=(setup.seed,)).mean}
+
+
+def features(setup: EvaluationSetup, source: Source) -> Features:
+    return extract_features(setup.objective.features, setup.read_all(source), setup.runtime.device)
+
+
+# They run in this order.
+EVALUATORS: dict[str, Evaluator] = {
+    "top1": Evaluator(list_top1_metrics, measure_top1),
+    "objective": Evaluator(list_objective_metrics, measure_objective),
+    "few_shot": Evaluator(list_few_shot_metrics, measure_few_shot, lambda config: config.few_shot > 0),
+}
+
+
+def list_evaluators(spec: ObjectiveSpec, config: EvaluationConfig) -> list[str]:
+    """Return the names of the evaluators of a run: those that suit its objective and that its settings ask for."""
+    return [name for name, evaluator in EVALUATORS.items() if name in spec.evaluators and evaluator.is_wanted(config)]
+
+
+def choose_selector(spec: ObjectiveSpec, config: EvaluationConfig) -> str:
+    """Return the name of the evaluator that chooses the best weights: the first of the objective's that runs."""
+    return next(name for name in spec.evaluators if EVALUATORS[name].is_wanted(config))
