@@ -4,13 +4,13 @@ VENV := .venv
 BENCH := .venv-bench
 BIN := $(VENV)/bin
 INSTALL := install --quiet --constraint constraints.txt
-# Test processes share the cores among them, so each computes with one thread. Files stay whole, because their tests share
-# what takes long to make.
+# Test processes share the cores, so each computes with one thread. The tests of a file stay in one process, because they
+# share slow fixtures.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: demo test test-full check format bench readme clean
 
-# The same again goes on where it was stopped, or only writes the report anew.
+# Run again to resume; a finished demo only writes its report again.
 demo: $(VENV)/ready
 	$(BIN)/vitrine demo --out demo
 
@@ -29,7 +29,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# Runs the commands that README.md shows, and puts what they print below them.
+# Run the commands of README.md and insert their output.
 readme: $(VENV)/dev
 	$(BIN)/python docs/readme.py
 
@@ -46,7 +46,7 @@ bench: $(BENCH)/ready
 	$(BENCH)/bin/python benchmarks/inspect_memory.py
 	$(BENCH)/bin/python benchmarks/duplicates.py
 
-# torch comes first and alone, so that what asks for a torch finds this one installed.
+# torch is installed first and alone, so that packages that need it find this version.
 $(VENV)/torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip $(INSTALL) torch
@@ -60,9 +60,9 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(BIN)/pip $(INSTALL) --editable '.[dev]'
 	@touch $@
 
-# Apart from .venv, because transformers tries whatever torchvision it finds. The peers come without their dependencies,
-# which could draw in another torch; of torchvision, which timm imports, only the Python part works with a torch for
-# processors alone, and benchmarks/peers.py steps around the rest.
+# Apart from .venv, because transformers imports any torchvision it finds. The peers are installed without dependencies, which
+# could bring another torch. timm imports torchvision, of which only the Python part works with a CPU-only torch;
+# benchmarks/peers.py works around the rest.
 $(BENCH)/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip $(INSTALL) torch

@@ -1,29 +1,26 @@
-"""Fine-tune a checkpoint on a folder of images, and measure what came out.
+"""Fine-tune a checkpoint on a folder of images, and print its accuracy.
 
     python examples/finetune.py [MODEL DATA OUT]
 
-DATA is a folder with a folder of images for each class, divided into train and test or not. OUT gets the run; the model is in
-OUT/model. The same call again goes on where it stopped. Without arguments a small ViT that knows digits learns odd from even.
+DATA is a folder with a folder of images for each class, with or without train and test folders above them. OUT is the run
+folder; the model is in OUT/model. The same call again resumes an interrupted run. Without arguments a small ViT trained on
+digits learns to tell odd from even ones.
 """
 
 import sys
-from pathlib import Path
 
 import vitrine
 from small import train_small_model, write_small_folder
-from vitrine.commands.finetune import describe_transfer, keep_some_out
 
 
 def main(model: str, data: str, out: str) -> None:
-    task = describe_transfer(model, vitrine.DataConfig(source=data))  # how many images and classes there are
-    recipe = keep_some_out(vitrine.find_finetune_recipe("folder").build(task), task.num_images)
-    recipe = vitrine.with_changes(recipe, seed=1)  # any field can be changed so
-    summary = vitrine.run_recipe(recipe, out)
-    measured = summary.best if summary.test_top1 is None else summary.test_top1
-    print(f"{summary.num_train_images} images, {summary.steps} steps: top-1", "-" if measured is None else f"{measured:.1%}")
+    result = vitrine.finetune(model, data, out, seed=1)  # any field of the recipe can be changed like the seed
+    (run,) = result.runs
+    top1 = run.best if run.test_top1 is None else run.test_top1
+    print(f"{run.num_train_images} images, {run.steps} steps: top-1", "-" if top1 is None else f"{top1:.1%}")
 
-    tuned = vitrine.load_checkpoint(Path(out) / "model")
-    print(f"{out}/model tells apart: {', '.join(tuned.class_names or ())}")
+    classifier = vitrine.load_checkpoint(f"{out}/model")
+    print(f"{out}/model has the classes {', '.join(classifier.class_names or ())}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What tests of several parts need: real weights and images, which are outside the project, and quick training.
+"""Fixtures of several packages: real weights and images, which are outside the project, a cache folder, and short runs.
 
-No test may fail by chance. Hypothesis draws the same examples each time and sets no limit on their seconds, and torch draws
-the same numbers in a test whatever ran before it: which files share a process depends on how long others took.
+No test may fail by chance. Hypothesis draws the same examples each time without a time limit, and torch is seeded before each
+test, because which files share a process depends on how long others took.
 """
 
 import os
@@ -18,14 +18,14 @@ settings.load_profile("steady")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Before the fixtures; tests that do without torch are not made to import it."""
+    """Seed torch before the fixtures are made, if it is imported."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def assets() -> Path:
-    """`VITRINE_ASSETS`, or `shared/assets` beside the checkout; tests that need it are skipped where it is absent."""
+    """Folder of real weights and images: `VITRINE_ASSETS`, else `shared/assets` beside the checkout; skips without it."""
     beside = Path(__file__).parent.parent.parent / "shared" / "assets"
     folder = Path(os.environ.get("VITRINE_ASSETS", beside))
     if not folder.is_dir():
@@ -35,14 +35,14 @@ def assets() -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test keeps features, and not in the user's own cache."""
+    """A cache folder of this test, in place of the user's."""
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
 def short_runs() -> Iterator[None]:
-    """For tests that train: a generator of their own, and no curves, which take as long to draw as such a run."""
+    """Train without drawing curves, which takes as long as a short run, and without advancing the global generator."""
     import torch
 
     from vitrine.run import run

@@ -1,4 +1,4 @@
-"""docs/paper.md promises commands, tests and figures: each of them has to be there, and to be what the page says."""
+"""The commands, tests, links and numbers that docs/paper.md names exist and are right."""
 
 import re
 import shlex
@@ -20,20 +20,20 @@ STATES = ("**equal**", "**measured in miniature**", "**not run**")
 
 
 def read_section(title: str) -> str:
-    """What stands below a heading, up to the next of the same kind or a higher one."""
+    """Return the text below a heading, up to the next one of the same or a higher level."""
     level = len(title.split()[0])
     below = LEDGER.split(f"\n{title}\n", 1)[1]
     return re.split(rf"^#{{1,{level}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def read_rows(text: str) -> list[list[str]]:
-    """The cells of the tables, without their heads."""
+    """Return the cells of the tables, without their headers."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    heads = {place - 1 for place, row in enumerate(rows) if set("".join(row)) <= set("-")}
-    return [row for place, row in enumerate(rows) if place not in heads and place - 1 not in heads]
+    headers = {index - 1 for index, row in enumerate(rows) if set("".join(row)) <= set("-")}
+    return [row for index, row in enumerate(rows) if index not in headers and index - 1 not in headers]
 
 
-# Paragraphs may break a command into lines, tables do not.
+# A command may be broken into lines in a paragraph, but not in a table.
 CODE = sorted({" ".join(code.split()) for code in re.findall(r"`([^`]+)`", LEDGER)})
 COMMANDS = [code for code in CODE if code.startswith("vitrine ")]
 TESTS = [code for code in CODE if code.startswith("tests/")]
@@ -43,7 +43,7 @@ LEDGER_ROWS = [
 ]
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_page_is_not_empty() -> None:
     assert len(COMMANDS) > 30
     assert len(TESTS) > 30
     assert len(LINKS) > 10
@@ -62,24 +62,24 @@ def test_a_command_exists_with_its_recipe(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if " --" in command])
-def test_a_command_has_the_options_that_it_is_given(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_options_of_a_command_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, words = cli.split_command(shlex.split(command)[1:])
     options = {word for word in words if word.startswith("--")} - {"--recipe", "--list"}
-    known = describe_options(name, words, capsys)
+    known = read_help(name, words, capsys)
     assert {option for option in options if not re.search(rf"{re.escape(option)}[ ,\n]", known)} == set()
 
 
 @pytest.mark.parametrize("option", [code.split()[0] for code in CODE if code.startswith("--")])
-def test_an_option_that_stands_alone_is_one_of_training_or_few_shot(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    known = describe_options("train", ["digits"], capsys) + describe_options("few-shot", [], capsys)
+def test_an_option_alone_is_one_of_training_or_few_shot(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    known = read_help("train", ["digits"], capsys) + read_help("few-shot", [], capsys)
     assert re.search(rf"{re.escape(option)}[ ,\n]", known)
 
 
 HELP: dict[tuple[str, ...], str] = {}
 
 
-def describe_options(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The help of a command, for a recipe of which it asks for one."""
+def read_help(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the help of a command, with a recipe or data where it needs one."""
     recipe = [words[0] if words[0] in RECIPES else "digits"] if name == "train" else []
     asked = (*name.split(), *(("MODEL", "digits") if name == "finetune" else recipe), "--help")
     if asked not in HELP:
@@ -97,7 +97,7 @@ def test_a_test_exists(test: str) -> None:
 
 
 @pytest.mark.parametrize("link", [link for link in LINKS if not link.startswith("https://")])
-def test_a_link_leads_somewhere(link: str) -> None:
+def test_a_linked_file_exists(link: str) -> None:
     path, _, anchor = link.partition("#")
     target = ROOT / "docs" / (path or "paper.md")
     assert target.is_file()
@@ -117,33 +117,33 @@ def test_every_table_and_figure_has_its_row(kind: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("row", LEDGER_ROWS, ids=lambda row: row[0])
-def test_a_row_says_what_makes_it_what_guards_it_and_how_far_it_is(row: list[str]) -> None:
+def test_a_row_has_a_command_a_test_and_a_state(row: list[str]) -> None:
     assert all(row)
     assert any(state in row[4] for state in STATES)
     assert "`tests/" in row[3] or row[3] == "as figure 6"
     if "**measured in miniature**" in row[4]:
-        assert ".md)" in row[4], "where is it written down?"
+        assert ".md)" in row[4], "a measured result needs a link to it"
 
 
 MEASURED = [
-    (figure, path)
+    (number, path)
     for row in LEDGER_ROWS
-    for said, path in re.findall(r"\*\*measured in miniature\*\*: ([^*]+?)\(\[results\]\(([^)]+)\)", row[4])
-    for figure in re.findall(r"\d+\.\d+|\d+ ms", said)
+    for text, path in re.findall(r"\*\*measured in miniature\*\*: ([^*]+?)\(\[results\]\(([^)]+)\)", row[4])
+    for number in re.findall(r"\d+\.\d+|\d+ ms", text)
 ]
 
 
-@pytest.mark.parametrize(("figure", "path"), MEASURED)
-def test_a_figure_that_was_measured_is_written_down(figure: str, path: str) -> None:
-    assert figure in (ROOT / "docs" / path).read_text()
+@pytest.mark.parametrize(("number", "path"), MEASURED)
+def test_a_measured_number_is_in_the_linked_file(number: str, path: str) -> None:
+    assert number in (ROOT / "docs" / path).read_text()
 
 
-def test_every_section_and_appendix_has_its_place() -> None:
-    """Of a table or figure it stands before the colon, of the text in the first column."""
-    places = {place for row in LEDGER_ROWS for place in (row[0].split(", ") + row[1].split(": ")[:1])}
+def test_every_section_and_appendix_is_covered() -> None:
+    """The section of a table or figure is before the colon, of the text in the first column."""
+    covered = {section for row in LEDGER_ROWS for section in (row[0].split(", ") + row[1].split(": ")[:1])}
     sections = [*(f"3.{number}" for number in (1, 2)), *(f"4.{number}" for number in range(1, 7))]
     appendices = ["A", "B.1", "B.1.1", "B.1.2", "C", *(f"D.{number}" for number in range(1, 11))]
-    assert [place for place in sections + appendices if place not in places] == []
+    assert [section for section in sections + appendices if section not in covered] == []
 
 
 def test_every_recipe_of_the_paper_is_named() -> None:
@@ -151,7 +151,7 @@ def test_every_recipe_of_the_paper_is_named() -> None:
     assert {*PRETRAINING, *BIT_PRETRAINING, *FINETUNING, "hyperrule", "jft-masked-vit-b16"} - named == set()
 
 
-def test_parameters_are_those_that_are_counted() -> None:
+def test_parameters_are_the_computed_ones() -> None:
     found = re.findall(r"(\S+/\d+) ([\d,]+\d)", " ".join(row[2] for row in read_rows(read_section("### Table 1: parameters"))))
     assert [name for name, _ in found] == ["ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14"]
     assert all(compute_cost(name).num_parameters == int(number.replace(",", "")) for name, number in found)
@@ -160,16 +160,16 @@ def test_parameters_are_those_that_are_counted() -> None:
 ROWS = read_rows(read_section("### Tables 3, 5 and 6: pre-training"))
 
 
-def test_every_row_of_table_3_is_there() -> None:
+def test_every_row_of_table_3_is_listed() -> None:
     assert [row[0].strip("`") for row in ROWS if row[0] != "none"] == list(PRETRAINING)
     assert len(ROWS) == len(PRETRAINING) + 2
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0] != "none"], ids=lambda row: row[0])
-def test_a_row_of_pre_training_is_its_recipe(row: list[str]) -> None:
-    name, epochs, rate, paper, ours, top1 = (cell.strip("`") for cell in row)
+def test_a_row_of_pre_training_matches_its_recipe(row: list[str]) -> None:
+    name, epochs, lr, paper, ours, top1 = (cell.strip("`") for cell in row)
     recipe = PRETRAINING[name]()
-    assert (float(epochs), float(rate)) == (recipe.epochs, recipe.optim.learning_rate)
+    assert (float(epochs), float(lr)) == (recipe.epochs, recipe.optim.learning_rate)
     exaflops = compute_cost(recipe.model.resolve(1000)).compute_exaflops(NUM_IMAGES[recipe.data.source], float(epochs))
     assert ours == f"{exaflops:,.1f}"
     documented = PRETRAINING[name].__doc__ or ""
@@ -178,7 +178,7 @@ def test_a_row_of_pre_training_is_its_recipe(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0] == "none"], ids=lambda row: row[3])
-def test_a_network_without_a_recipe_has_its_compute_all_the_same(row: list[str]) -> None:
+def test_a_network_without_a_recipe_has_its_compute(row: list[str]) -> None:
     paper, model = row[3].strip(")").split(" (")
     assert (model, int(row[1]), int(paper)) in {(name, epochs, figure) for name, epochs, figure, _ in EXAFLOPS}
     assert row[4] == f"{compute_cost(model).compute_exaflops(303e6, int(row[1])):,.1f}"

@@ -1,4 +1,4 @@
-"""Every command of the README runs, one after another, and prints what the page shows in kind; its links lead somewhere."""
+"""The commands of the README run and print tables like those on the page; it lists every public name; its links exist."""
 
 import io
 import re
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import vitrine
 from vitrine.cli import main
 from vitrine.commands import demo
 from vitrine.demo.config import DemoConfig
@@ -21,25 +22,25 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 READER = runpy.run_path(str(ROOT / "docs" / "readme.py"))
 EXAMPLES = list(READER["find_examples"](TEXT.splitlines()))
 
-# What makes a long command short: a few steps more are said than the page says.
+# Options that make training short.
 SHORT = ("--total-steps", "3", "--optim.warmup-steps", "1")
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What the commands print, run in the order of the page in one folder; training takes a few steps only."""
+    """Output of the commands, run in the order of the page in one folder, with a few training steps."""
     folder = tmp_path_factory.mktemp("reader")
     printed = {}
     for example in EXAMPLES:
         if example.command == "vitrine demo":
-            printed[example.command] = tell_short_demo(folder)
+            printed[example.command] = run_short_demo(folder)
         else:
-            more = SHORT if example.command.startswith("vitrine finetune") else ()
-            printed[example.command] = READER["run"](example.command, folder, *more)
+            options = SHORT if example.command.startswith("vitrine finetune") else ()
+            printed[example.command] = READER["run"](example.command, folder, *options)
     return printed
 
 
-def tell_short_demo(folder: Path) -> list[str]:
+def run_short_demo(folder: Path) -> list[str]:
     short = {"steps": 3, "pretrain_steps": 3, "num_drawn": 2, "num_measured": 4}
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
@@ -49,19 +50,24 @@ def tell_short_demo(folder: Path) -> list[str]:
     return printed.getvalue().splitlines()
 
 
-def test_there_are_the_demo_and_six_tasks() -> None:
+def test_the_page_has_the_demo_and_six_tasks() -> None:
     assert len(EXAMPLES) == 7
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.command)
-def test_a_command_prints_what_the_page_shows(example: Any, outputs: dict[str, list[str]]) -> None:
-    """The same headings; figures are another run's."""
-    assert describe(example.shown[0]) == describe(outputs[example.command][0])
+def test_a_command_prints_the_headings_of_the_page(example: Any, outputs: dict[str, list[str]]) -> None:
+    assert words_without_numbers(example.output[0]) == words_without_numbers(outputs[example.command][0])
 
 
-def describe(line: str) -> list[str]:
-    """Its words, without figures."""
+def words_without_numbers(line: str) -> list[str]:
     return [word for word in line.split() if not re.search(r"\d", word)]
+
+
+def test_the_python_api_lists_every_public_name() -> None:
+    section = TEXT.split("## Python API\n", 1)[1].split("\n## ", 1)[0]
+    names = {name for line in section.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
+    assert names == set(vitrine.PUBLIC_NAMES) - {"__version__"}
+    assert len(section.splitlines()) < 70, "it should fit on one page"
 
 
 def test_every_format_is_in_the_table() -> None:
@@ -70,5 +76,5 @@ def test_every_format_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:|#)([^)]+)\)", TEXT))))
-def test_a_link_leads_somewhere(link: str) -> None:
+def test_a_linked_file_exists(link: str) -> None:
     assert (ROOT / link).exists()
