@@ -1,9 +1,4 @@
-"""Tests of data/wrappers.py.
-
-Several sources as one: each image is the part's.
-Other labels, the same images.
-Images held in memory are those of the source, under their names; what cannot be held says why.
-"""
+"""Concatenated, relabelled and in-memory sources give the images of the sources that they are made of."""
 
 import pickle
 from pathlib import Path
@@ -31,29 +26,29 @@ def make_array(pixels: np.ndarray, labels: list[int], title: str) -> ArraySource
 
 
 @pytest.fixture
-def joined() -> ConcatSource:
+def concatenated() -> ConcatSource:
     first = SubsetSource(make_array(PIXELS[:4], [0, 1, 1, 0], "first"), np.array([0, 2, 3]))
     return ConcatSource([first, make_array(PIXELS[4:], [1, 0], "second")])
 
 
-def test_images_come_part_by_part(joined: ConcatSource) -> None:
-    assert len(joined) == 5
-    assert joined.class_names == ("a", "b")
-    assert joined.labels.values.tolist() == [0, 1, 0, 1, 0]
-    assert [joined.name(index) for index in range(5)] == ["first[0]", "first[2]", "first[3]", "second[0]", "second[1]"]
-    for index, place in enumerate((0, 2, 3, 4, 5)):
-        image, label = joined.read(index)
-        np.testing.assert_array_equal(image.to_numpy(), PIXELS[place])
-        assert label == joined.labels[index]
+def test_concatenated_images_come_part_by_part(concatenated: ConcatSource) -> None:
+    assert len(concatenated) == 5
+    assert concatenated.class_names == ("a", "b")
+    assert concatenated.labels.values.tolist() == [0, 1, 0, 1, 0]
+    assert [concatenated.name(index) for index in range(5)] == ["first[0]", "first[2]", "first[3]", "second[0]", "second[1]"]
+    for index, position in enumerate((0, 2, 3, 4, 5)):
+        image, label = concatenated.read(index)
+        np.testing.assert_array_equal(image.to_numpy(), PIXELS[position])
+        assert label == concatenated.labels[index]
 
 
 @pytest.mark.parametrize("indices", [[], [4, 0, 3, 1, 3], [2], [3]])
-def test_a_block_has_them_in_the_order_that_was_asked_for(joined: ConcatSource, indices: list[int]) -> None:
-    block = joined.read_block(np.array(indices, np.int64))
+def test_block_of_concatenated_arrays_has_the_requested_order(concatenated: ConcatSource, indices: list[int]) -> None:
+    block = concatenated.read_block(np.array(indices, np.int64))
     np.testing.assert_array_equal(block, PIXELS[np.array([0, 2, 3, 4, 5])[indices]])
 
 
-def test_there_is_no_block_of_several_sizes_or_of_files(tmp_path: Path) -> None:
+def test_no_block_of_several_sizes_or_of_files(tmp_path: Path) -> None:
     Image.fromarray(PIXELS[0]).save(tmp_path / "x.png")
     files = FileSource(tmp_path, ["x.png"], Labels.one_each([1]), ("a", "b"))
     small = make_array(PIXELS[:2, :4, :4], [0, 1], "small")
@@ -64,8 +59,8 @@ def test_there_is_no_block_of_several_sizes_or_of_files(tmp_path: Path) -> None:
     assert ConcatSource([files, files]).files() == [tmp_path / "x.png"]
 
 
-def test_it_can_be_sent(joined: ConcatSource) -> None:
-    copy = pickle.loads(pickle.dumps(joined))
+def test_concatenated_source_can_be_pickled(concatenated: ConcatSource) -> None:
+    copy = pickle.loads(pickle.dumps(concatenated))
     np.testing.assert_array_equal(copy.read(3)[0].to_numpy(), PIXELS[4])
 
 
@@ -87,7 +82,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
 @pytest.mark.parametrize(
     "labels", [Labels.one_each([2, 2, 0, 1]), Labels.several_each([[2, 0], [], [1], []]), Labels.none_each(4)]
 )
-def test_labels_are_new_and_images_are_not(source: Source, labels: Labels) -> None:
+def test_relabelled_images_are_unchanged(source: Source, labels: Labels) -> None:
     other = RelabelledSource(source, labels, ("x", "y", "z"))
     assert len(other) == 4
     assert other.class_names == ("x", "y", "z")
@@ -100,7 +95,7 @@ def test_labels_are_new_and_images_are_not(source: Source, labels: Labels) -> No
     assert [source.labels[index] for index in range(4)] == [0, 1, 1, 0]
 
 
-def test_images_in_memory_are_still_read_as_a_block(source: Source) -> None:
+def test_relabelled_arrays_are_read_as_a_block(source: Source) -> None:
     other, numbers = RelabelledSource(source, Labels.none_each(4), ()), np.array([3, 1])
     if isinstance(source, FileSource):
         assert other.read_block(numbers) is None
@@ -115,7 +110,7 @@ def test_batches_have_the_new_labels(source: Source) -> None:
     assert torch.equal(batch.image, torch.from_numpy(PIXELS_RELABEL).permute(0, 3, 1, 2))
 
 
-def test_it_can_be_sent_and_divided(source: Source) -> None:
+def test_relabelled_source_can_be_pickled_and_split(source: Source) -> None:
     other = pickle.loads(pickle.dumps(RelabelledSource(source, Labels.one_each([5, 5, 6, 6]), tuple("abcdefg"))))
     rest, held_out = hold_out(other, 0.5)
     for part in (rest, held_out):
@@ -138,7 +133,7 @@ def list_names(source: Source) -> list[str]:
     return [source.name(index) for index in range(len(source))]
 
 
-def test_the_same_images_under_their_names(tmp_path: Path) -> None:
+def test_images_in_memory_equal_the_files(tmp_path: Path) -> None:
     files = make_files(tmp_path)
     held = load_into_memory(files)
     assert (list_names(held), held.class_names, held.files()) == (PATHS, ("dog", "cat"), files.files())
@@ -149,7 +144,7 @@ def test_the_same_images_under_their_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(held.read_block(np.array([5, 0, 0])), PIXELS_MEMORY[[5, 0, 0]])
 
 
-def test_nothing_is_read_again(tmp_path: Path) -> None:
+def test_files_are_read_only_once(tmp_path: Path) -> None:
     held = load_into_memory(make_files(tmp_path))
     for path in PATHS:
         (tmp_path / path).unlink()
@@ -160,12 +155,12 @@ def test_nothing_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [Labels.several_each([(0, 1), (), (1,), (), (0,), (1,)]), Labels.none_each(6)])
-def test_labels_of_any_kind(labels: Labels, tmp_path: Path) -> None:
+def test_sets_of_labels_in_memory(labels: Labels, tmp_path: Path) -> None:
     held = load_into_memory(make_files(tmp_path, labels))
     assert [held.labels[index] for index in range(6)] == [labels[index] for index in range(6)]
 
 
-def test_grey_images_hold_their_grey(tmp_path: Path) -> None:
+def test_grey_images_in_memory(tmp_path: Path) -> None:
     source = make_files(tmp_path)
     grey = Image.fromarray(PIXELS_MEMORY[2]).convert("L")
     grey.save(tmp_path / PATHS[2])
@@ -174,14 +169,14 @@ def test_grey_images_hold_their_grey(tmp_path: Path) -> None:
     np.testing.assert_array_equal(held.read_block(np.array([2]))[0], np.repeat(np.asarray(grey)[..., None], 3, axis=2))
 
 
-def test_what_is_in_memory_stays_as_it_is() -> None:
+def test_array_sources_are_returned_unchanged() -> None:
     source = ArraySource(PIXELS_MEMORY[..., :1], Labels.one_each([0, 1] * 3), ("dog", "cat"), "array")
     assert load_into_memory(source) is source
     part = SubsetSource(source, np.array([1, 4]))
     assert load_into_memory(part) is part
 
 
-def test_a_selection_is_held_alone(tmp_path: Path) -> None:
+def test_only_the_subset_is_loaded(tmp_path: Path) -> None:
     part = SubsetSource(make_files(tmp_path), np.array([4, 1]))
     (tmp_path / PATHS[0]).unlink()
     held = load_into_memory(part)
@@ -189,41 +184,37 @@ def test_a_selection_is_held_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(held.read_block(np.arange(2)), PIXELS_MEMORY[[4, 1]])
 
 
-def test_a_subset_of_what_is_held(tmp_path: Path) -> None:
+def test_subset_of_images_in_memory(tmp_path: Path) -> None:
     held = load_into_memory(make_files(tmp_path))
     subset = select_subset(held, "3")
     block = subset.read_block(np.arange(3))
-    for place in range(3):
-        np.testing.assert_array_equal(block[place], PIXELS_MEMORY[PATHS.index(subset.name(place))])
+    for position in range(3):
+        np.testing.assert_array_equal(block[position], PIXELS_MEMORY[PATHS.index(subset.name(position))])
     left, part = hold_out(held, 1 / 3)
     assert sorted([*list_names(left), *list_names(part)]) == sorted(PATHS)
 
 
 @pytest.mark.parametrize("shape", [(7, 8), (8, 9), (9, 7)])
-def test_images_of_several_sizes_cost_a_sentence(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_images_of_several_sizes_are_an_error(shape: tuple[int, int], tmp_path: Path) -> None:
     source = make_files(tmp_path)
     Image.new("RGB", shape[::-1]).save(tmp_path / PATHS[3])
-    message = (
-        rf"^in_memory needs images of one size, and cat/3\.png is {shape[0]} x {shape[1]} where others are 7 x 9: "
-        r"pack them instead \(vitrine data pack\)\.$"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"cat/3\.png is {shape[0]} x {shape[1]}.*7 x 9"):
         load_into_memory(source)
 
 
-def test_a_bad_image_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_bad_image_is_an_error_that_names_it(tmp_path: Path) -> None:
     source = make_files(tmp_path)
     (tmp_path / PATHS[3]).write_bytes(b"")
-    with pytest.raises(BadImage, match=r"^cat/3\.png is not an image"):
+    with pytest.raises(BadImage, match=r"^cat/3\.png "):
         load_into_memory(source)
 
 
 @pytest.mark.parametrize("bad", [(0,), (5,), (0, 1, 4)])
-def test_bad_images_are_left_out_and_told(bad: tuple[int, ...], tmp_path: Path) -> None:
+def test_bad_images_are_left_out_with_a_warning(bad: tuple[int, ...], tmp_path: Path) -> None:
     source = make_files(tmp_path, Labels.several_each([(0,), (1,), (0, 1), (), (1,), (0,)]))
     for index in bad:
         (tmp_path / PATHS[index]).write_bytes((tmp_path / PATHS[index]).read_bytes()[:-40])
-    with pytest.warns(VitrineWarning, match=rf"^Skipped .*{PATHS[bad[-1]]}: cannot be read \({len(bad)} of 6 images\)"):
+    with pytest.warns(VitrineWarning, match=rf"{PATHS[bad[-1]]}.*{len(bad)} of 6"):
         held = load_into_memory(source, "skip")
     good = [index for index in range(6) if index not in bad]
     assert list_names(held) == [PATHS[index] for index in good]
@@ -232,18 +223,18 @@ def test_bad_images_are_left_out_and_told(bad: tuple[int, ...], tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
-def test_nothing_but_bad_images_cost_a_sentence(tmp_path: Path) -> None:
+def test_only_bad_images_are_an_error(tmp_path: Path) -> None:
     source = make_files(tmp_path)
     for path in PATHS:
         (tmp_path / path).write_bytes(b"bad")
-    with pytest.raises(BadImage, match=r"^None of the 6 images can be read: fetch the data again\.$"):
+    with pytest.raises(BadImage, match="None of the 6 images"):
         load_into_memory(source, "skip")
 
 
-def test_too_much_for_memory_costs_a_sentence_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_files(tmp_path)
     monkeypatch.setattr(wrappers, "MAX_BYTES", PIXELS_MEMORY.nbytes)
     load_into_memory(source)
     monkeypatch.setattr(wrappers, "MAX_BYTES", PIXELS_MEMORY.nbytes - 1)
-    with pytest.raises(ValueError, match=r"^in_memory would take 0 GB for 6 images of 7 x 9: pack them instead"):
+    with pytest.raises(ValueError, match="6 images of 7 x 9"):
         load_into_memory(source)

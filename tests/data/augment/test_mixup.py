@@ -1,8 +1,6 @@
-"""Mixup and CutMix against their formulas, scipy's Beta distribution, and batches that are cut in parts."""
+"""Mixup and CutMix against their formulas and scipy's Beta distribution; parts of a batch are mixed like the whole."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,36 +18,36 @@ K = 7
 
 
 def build_batch(num_images: int = 8, size: tuple[int, int] = (12, 10), seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Bytes, and classes of which partners never share one."""
+    """uint8 images, and classes that differ between partners."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (num_images, 3, *size), dtype=torch.uint8, generator=generator)
     return images, torch.arange(num_images) % K
 
 
-def find_shares(mixing: MixupConfig, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
-    """The image's own share in each step, read off its target."""
+def find_fractions(mixing: MixupConfig, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
+    """Fraction of the image itself at each step, read from its target."""
     images, classes = torch.zeros(2, 1, *size), torch.tensor([0, 1])
     return np.array(
         [mixup_batch(images, classes, mixing, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)]
     )
 
 
-def test_mixup_is_the_formula_for_both_partners() -> None:
+def test_mixup_formula() -> None:
     images, classes = build_batch()
     partners = [1, 0, 3, 2, 5, 4, 7, 6]
     for step in range(5):
         mixed, targets = mixup_batch(images, classes, MIXUP, K, seed=3, step=step)
-        share = targets[0, 0].double()
-        assert 0.5 <= share <= 1
+        fraction = targets[0, 0].double()
+        assert 0.5 <= fraction <= 1
         floats = images.double() / 255
-        expected = share * floats + (1 - share) * floats[partners]
+        expected = fraction * floats + (1 - fraction) * floats[partners]
         torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=1e-6)  # float32 of numbers up to 1
         rows = torch.eye(K, dtype=torch.float64)[classes]
-        torch.testing.assert_close(targets.double(), share * rows + (1 - share) * rows[partners], rtol=0, atol=1e-7)
+        torch.testing.assert_close(targets.double(), fraction * rows + (1 - fraction) * rows[partners], rtol=0, atol=1e-7)
         assert (mixed.dtype, targets.dtype) == (torch.float32, torch.float32)
 
 
-def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
+def test_cutmix_pastes_a_box_and_weights_targets_by_its_area() -> None:
     images, classes = build_batch(6, (24, 16))
     images[::2], images[1::2] = 10, 200
     num_empty = 0
@@ -57,31 +55,31 @@ def test_cutmix_pastes_one_box_and_counts_its_pixels() -> None:
         mixed, targets = mixup_batch(images, classes, CUTMIX, K, seed=0, step=step)
         assert mixed.dtype == torch.uint8
         is_pasted = mixed != images
-        assert (is_pasted == is_pasted[0, 0]).all()  # the same box in all
+        assert (is_pasted == is_pasted[0, 0]).all()  # the same box in all images
         assert torch.equal(mixed, torch.where(is_pasted, 210 - images, images))
         rows, columns = is_pasted[0, 0].any(dim=1).nonzero(), is_pasted[0, 0].any(dim=0).nonzero()
         num_empty += len(rows) == 0
         if len(rows) > 0:
             assert is_pasted[0, 0, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
-        share = is_pasted[0, 0].double().mean().item()
-        assert targets[4, 5].item() == pytest.approx(share, abs=1e-6)
-        assert targets[4, 4].item() == pytest.approx(1 - share, abs=1e-6)
+        fraction = is_pasted[0, 0].double().mean().item()
+        assert targets[4, 5].item() == pytest.approx(fraction, abs=1e-6)
+        assert targets[4, 4].item() == pytest.approx(1 - fraction, abs=1e-6)
     assert num_empty < 6
 
 
 @pytest.mark.parametrize("alpha", [0.2, 5.0])
-def test_mixups_share_is_the_larger_part_of_a_beta_draw(alpha: float) -> None:
-    shares = find_shares(MixupConfig(mixup=alpha), 600)
+def test_mixup_fraction_is_the_larger_part_of_a_beta_draw(alpha: float) -> None:
+    fractions = find_fractions(MixupConfig(mixup=alpha), 600)
     beta = stats.beta(alpha, alpha)
-    # P(max(a, 1 - a) <= s) = F(s) - F(1 - s); float32 shares at 1 are compared as they are.
-    assert stats.kstest(shares, lambda s: np.where(s < 0.5, 0, beta.cdf(s) - beta.cdf(1 - s))).pvalue > 1e-3
+    # P(max(a, 1 - a) <= s) = F(s) - F(1 - s); float32 fractions at 1 are compared as they are.
+    assert stats.kstest(fractions, lambda s: np.where(s < 0.5, 0, beta.cdf(s) - beta.cdf(1 - s))).pvalue > 1e-3
 
 
-def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
+def test_cutmix_box_has_the_drawn_area_and_centre() -> None:
     side, alpha = 64, 0.7
     images, classes = torch.zeros(2, 1, side, side, dtype=torch.uint8), torch.tensor([0, 1])
     images[1] = 1
-    seen, middles = [], []
+    seen, centres = [], []
     for step in range(700):
         inside = mixup_batch(images, classes, MixupConfig(cutmix=alpha), 2, seed=1, step=step)[0][0, 0].bool()
         rows, columns = inside.any(dim=1).nonzero(), inside.any(dim=0).nonzero()
@@ -89,21 +87,21 @@ def test_cutmixes_box_has_the_share_and_the_middle_that_were_drawn() -> None:
             continue
         top, bottom = rows[0].item(), rows[-1].item() + 1
         left, right = columns[0].item(), columns[-1].item() + 1
-        middles.append(((top + bottom) / 2, (left + right) / 2))
-        if top > 0 and bottom < side:  # the height was not cut off, and the box has the image's shape
+        centres.append(((top + bottom) / 2, (left + right) / 2))
+        if top > 0 and bottom < side:  # not clipped in height, which has the ratio of the image
             seen.append((bottom - top) / side)
-    # Of boxes of height h, all whose middle lies h / 2 off the borders are whole: 1 - h / side of them.
+    # Boxes of height h are whole if their centre is h / 2 away from the borders: a fraction 1 - h / side of them.
     heights = np.linspace(0, 1, 4001)[1:-1]
     density = 2 * heights * stats.beta(alpha, alpha).pdf(heights**2) * (1 - heights)
     cumulated = np.cumsum(density) / density.sum()
     assert stats.kstest(seen, lambda h: np.interp(h, heights, cumulated)).pvalue > 1e-3
-    assert np.mean([row for row, _ in middles]) == pytest.approx(side / 2, abs=side / 20)
-    assert np.mean([column for _, column in middles]) == pytest.approx(side / 2, abs=side / 20)
+    assert np.mean([row for row, _ in centres]) == pytest.approx(side / 2, abs=side / 20)
+    assert np.mean([column for _, column in centres]) == pytest.approx(side / 2, abs=side / 20)
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
 @pytest.mark.parametrize("num_images", [8, 9])
-def test_parts_of_a_batch_are_mixed_as_in_the_whole(mixing: MixupConfig, num_images: int) -> None:
+def test_parts_of_a_batch_are_mixed_like_the_whole(mixing: MixupConfig, num_images: int) -> None:
     images, classes = build_batch(num_images)
     for step in range(8):
         whole = mixup_batch(images, classes, mixing, K, seed=5, step=step)
@@ -116,7 +114,7 @@ def test_parts_of_a_batch_are_mixed_as_in_the_whole(mixing: MixupConfig, num_ima
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
-def test_the_last_of_an_odd_batch_stays_itself(mixing: MixupConfig) -> None:
+def test_last_image_of_an_odd_batch_is_unchanged(mixing: MixupConfig) -> None:
     images, classes = build_batch(5)
     floats = images.float() / 255
     mixed, targets = mixup_batch(floats, classes, mixing, K, seed=0, step=0)
@@ -126,7 +124,7 @@ def test_the_last_of_an_odd_batch_stays_itself(mixing: MixupConfig) -> None:
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH], ids=["mixup", "cutmix", "both"])
-def test_the_same_step_gives_the_same_and_another_another(mixing: MixupConfig) -> None:
+def test_mixing_depends_on_seed_and_step_only(mixing: MixupConfig) -> None:
     images, classes = build_batch(2, (64, 64))
     before = images.clone(), classes.clone()
     results = {}
@@ -141,7 +139,7 @@ def test_the_same_step_gives_the_same_and_another_another(mixing: MixupConfig) -
     assert torch.equal(classes, before[1])
 
 
-def test_with_both_on_half_of_the_batches_get_either() -> None:
+def test_mixup_and_cutmix_alternate_equally_often() -> None:
     images, classes = build_batch(2, (2, 2))
     num_cutmix = sum(mixup_batch(images, classes, BOTH, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
     assert stats.binomtest(num_cutmix, 600).pvalue > 1e-3
@@ -150,7 +148,7 @@ def test_with_both_on_half_of_the_batches_get_either() -> None:
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX, BOTH, MixupConfig()], ids=["mixup", "cutmix", "both", "off"])
 def test_targets_sum_to_one(mixing: MixupConfig) -> None:
     images, classes = build_batch(8)
-    classes[1] = classes[0]  # a pair of one class keeps exactly it
+    classes[1] = classes[0]  # partners of one class keep exactly that class
     for step in range(20):
         targets = mixup_batch(images, classes, mixing, K, seed=0, step=step)[1]
         torch.testing.assert_close(targets.sum(dim=1), torch.ones(8), rtol=0, atol=1e-6)
@@ -158,7 +156,7 @@ def test_targets_sum_to_one(mixing: MixupConfig) -> None:
         assert targets.min() >= 0
 
 
-def test_off_leaves_images_and_gives_targets_as_rows() -> None:
+def test_off_leaves_images_and_gives_one_hot_targets() -> None:
     images, classes = build_batch()
     mixed, targets = mixup_batch(images, classes, MixupConfig(), K, seed=0, step=0)
     assert mixed is images
@@ -166,7 +164,7 @@ def test_off_leaves_images_and_gives_targets_as_rows() -> None:
 
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
-def test_several_labels_are_mixed_as_they_are(mixing: MixupConfig) -> None:
+def test_sets_of_labels_are_mixed(mixing: MixupConfig) -> None:
     images, classes = build_batch(4)
     rows = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0.5]])
     _, targets = mixup_batch(images, rows, mixing, 3, seed=0, step=2)
@@ -176,7 +174,7 @@ def test_several_labels_are_mixed_as_they_are(mixing: MixupConfig) -> None:
 
 @pytest.mark.parametrize("mixing", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.float64])
-def test_the_layout_in_memory_and_the_kind_of_float_stay(mixing: MixupConfig, dtype: torch.dtype) -> None:
+def test_memory_layout_and_float_type_are_kept(mixing: MixupConfig, dtype: torch.dtype) -> None:
     images, classes = build_batch()
     images = images if dtype == torch.uint8 else (images / 255).to(dtype)
     plain = mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]
@@ -187,7 +185,7 @@ def test_the_layout_in_memory_and_the_kind_of_float_stay(mixing: MixupConfig, dt
     assert plain.dtype == (torch.float32 if dtype == torch.uint8 and mixing is MIXUP else dtype)
 
 
-def test_mixing_bytes_then_normalising_is_mixing_what_was_normalised() -> None:
+def test_mixing_commutes_with_normalising() -> None:
     images, classes = build_batch()
     normalise = Preprocessing(resize=None, crop=(12, 10), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)).normalise
     for mixing in (MIXUP, CUTMIX):
@@ -195,8 +193,8 @@ def test_mixing_bytes_then_normalising_is_mixing_what_was_normalised() -> None:
         torch.testing.assert_close(normalise(mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]), before)
 
 
-def test_nothing_waits_for_a_device() -> None:
-    # Tensors on "meta" have no numbers, so any look at them would fail.
+def test_values_on_the_device_are_not_read() -> None:
+    # Tensors on "meta" have no values, so reading them would fail.
     images, classes = (tensor.to("meta") for tensor in build_batch())
     for mixing in (MIXUP, CUTMIX):
         mixed, targets = mixup_batch(images, classes, mixing, K, seed=0, step=0)
@@ -204,48 +202,30 @@ def test_nothing_waits_for_a_device() -> None:
         assert mixed.device.type == targets.device.type == "meta"
 
 
-def test_an_empty_batch_stays_empty() -> None:
+def test_empty_batch() -> None:
     for mixing in (MIXUP, CUTMIX):
         mixed, targets = mixup_batch(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), mixing, K, seed=0, step=0)
         assert (mixed.shape, targets.shape) == ((0, 3, 4, 4), (0, K))
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
-def test_shares_at_the_ends_of_the_range_are_numbers(alpha: float) -> None:
+def test_fractions_at_the_limits_of_alpha(alpha: float) -> None:
     for mixing in (MixupConfig(mixup=alpha), MixupConfig(cutmix=alpha)):
-        shares = find_shares(mixing, 100, (8, 8))
-        assert ((shares >= 0) & (shares <= 1)).all()
-
-
-@pytest.mark.parametrize("name", ["mixup", "cutmix"])
-def test_wrong_alphas(name: str) -> None:
-    for alpha in (-0.1, 1e-9, 1e9):
-        with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha} must be 0, for off, or 0.001 to 1000, as 0.2.')}$"):
-            MixupConfig(**{name: alpha})
-    for alpha in (float("inf"), float("nan"), "0.2", True):
-        with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={alpha!r} must be a number.')}$"):
-            MixupConfig(**{name: alpha})
+        fractions = find_fractions(mixing, 100, (8, 8))
+        assert ((fractions >= 0) & (fractions <= 1)).all()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"images": torch.zeros(4, 3, 5)},
-            "images of torch.float32 and shape (4, 3, 5) must be bytes or floats of (B, C, H, W).",
-        ),
-        ({"images": torch.zeros(4, 3, 5, 5, dtype=torch.int32)}, "images of torch.int32 and shape (4, 3, 5, 5) must be bytes"),
-        ({"targets": torch.zeros(3, dtype=torch.int64)}, "must be int64 classes of 4 images, or floats of (4, 7)."),
-        ({"targets": torch.zeros(4)}, "targets of torch.float32 and shape (4,) must be int64 classes"),
-        ({"targets": torch.zeros(4, 6)}, "targets of torch.float32 and shape (4, 6) must be int64 classes"),
+        ({"images": torch.zeros(4, 3, 5)}, "(4, 3, 5)"),
+        ({"images": torch.zeros(4, 3, 5, 5, dtype=torch.int32)}, "torch.int32"),
+        ({"targets": torch.zeros(3, dtype=torch.int64)}, "(3,)"),
+        ({"targets": torch.zeros(4)}, "torch.float32 and shape (4,)"),
+        ({"targets": torch.zeros(4, 6)}, "(4, 6)"),
     ],
 )
-def test_wrong_batches(change: dict[str, Any], message: str) -> None:
+def test_invalid_batches(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"images": torch.zeros(4, 3, 5, 5), "targets": torch.zeros(4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=re.escape(message)):
         mixup_batch(**(arguments | change), config=BOTH, num_classes=K, seed=0, step=0)
-
-
-def test_a_configuration_can_hold_it_without_torch() -> None:
-    code = "import sys; from vitrine.data.config import MixupConfig; MixupConfig(mixup=0.2); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
