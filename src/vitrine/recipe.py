@@ -1,9 +1,6 @@
-"""Recipe, its JSON, differences that forbid a resume, recipe as options.
-
-A recipe: all that a run is made of, as frozen dataclasses that are checked before anything is loaded.
+"""Recipe: all settings of a run, checked before anything is loaded; its JSON form, and the command line that makes it.
 
 No torch here, so that `vitrine train NAME --help` and `--list` answer at once.
-What to type for a run: the words that make `vitrine train` and `vitrine finetune` of its recipe. No torch here.
 """
 
 import shlex
@@ -16,18 +13,18 @@ from vitrine.core.config_checks import require_field_types
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
+from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig, check_objective
 from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
 HeadInit = Literal["zero", "ridge", "discriminant"]
 
-# Fields, or whole groups of them, that change nothing of what a run computes: it may be resumed with others.
-FREE = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch", "evaluation.batch_size")
+# Fields, or whole groups of them, that do not change what a run computes: it may be resumed with other values.
+RESUMABLE_FIELDS = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch", "evaluation.batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One run: which network, on which images, minimising what, by which optimizer, for how long."""
+    """Settings of one run: model, data, objective, optimizer and length."""
 
     model: ModelSettings = field(default_factory=lambda: ModelSettings(name="ViT-Ti/16"))
     data: DataConfig = field(default_factory=DataConfig)
@@ -35,135 +32,114 @@ class Recipe:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     mixing: MixupConfig = field(default_factory=MixupConfig)
     objective: ObjectiveKind = "supervised"
-    """Learning from labels, or without any by predicting patches that were masked."""
+    """Supervised learning from labels, or self-supervised prediction of masked patches."""
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
     masked_patches: MaskedPatchesConfig = field(default_factory=MaskedPatchesConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     epochs: float | None = None
-    """Length of the run by the data."""
+    """Number of passes over the training data."""
     total_steps: int | None = None
-    """Length of the run in steps of the optimizer; where it is given, it counts, not epochs."""
+    """Number of optimizer steps; it takes precedence over epochs."""
     head_init: HeadInit = "zero"
-    """Of a checkpoint's new head: the paper's zeros, or a closed-form solution on its frozen features."""
+    """New head of a checkpoint: the paper's zeros, or a closed-form solution on its frozen features."""
     polyak_factor: float | None = None
-    """What stays, at each step, of the averaged weights that are evaluated and saved; 0.9999 in the paper. None: no average."""
+    """Factor of the Polyak average of the weights, which is evaluated and saved; 0.9999 in the paper. None: no average."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
     saving: SavingConfig = field(default_factory=SavingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     seed: int = 0
+    """Random seed."""
     device: str | None = None
-    """As cuda or cpu; None: a GPU where there is one."""
+    """Device, e.g. cuda (default: GPU if available)."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         self._check_length()
         if self.polyak_factor is not None and not 0 < self.polyak_factor < 1:
-            raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, as 0.9999.")
-        if self.objective == "masked-patches":
-            self._check_unlabelled()
-        elif self.masked_patches != MaskedPatchesConfig():
-            raise ValueError(
-                "masked_patches has settings of predicting patches, which objective='supervised' does not: take "
-                "objective='masked-patches', or leave them out."
-            )
+            raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, e.g. 0.9999.")
+        check_objective(self)
         if self.head_init != "zero" and self.model.checkpoint is None:
+            raise ValueError(f"head_init={self.head_init!r} needs the features of a checkpoint: set model.checkpoint.")
+        batch_size, num_parts = self.loader.batch_size, self.machine.accumulation_steps
+        if self.mixing.is_on and batch_size // num_parts % 2 != 0:
             raise ValueError(
-                f"head_init={self.head_init!r} is for a checkpoint's features: give model.checkpoint, or leave it out."
+                f"loader.batch_size={batch_size} in machine.accumulation_steps={num_parts} parts cannot be mixed in pairs: "
+                "use parts of an even size."
             )
-        if self.head_init != "zero" and self.supervised.loss == "sigmoid":
-            raise ValueError(
-                f"head_init={self.head_init!r} is as sure as softmax wants it: take head_init='zero' with the sigmoid loss."
-            )
-        if self.mixing.is_on and self.loader.batch_size // self.machine.accumulation_steps % 2 != 0:
-            raise ValueError(
-                f"loader.batch_size={self.loader.batch_size} in {self.machine.accumulation_steps} parts cannot be mixed, which "
-                "is done in pairs: take parts of an even size."
-            )
-        if self.loader.batch_size % self.machine.accumulation_steps != 0:
-            raise ValueError(
-                f"machine.accumulation_steps={self.machine.accumulation_steps} must divide "
-                f"loader.batch_size={self.loader.batch_size}."
-            )
-
-    def _check_unlabelled(self) -> None:
-        for name, is_vain in (("mixing", self.mixing.is_on), (f"head_init={self.head_init!r}", self.head_init != "zero")):
-            if is_vain:
-                raise ValueError(
-                    f"{name} is for learning from labels, which objective='masked-patches' does not: leave it out."
-                )
-        if self.supervised != SupervisedConfig():
-            raise ValueError(
-                "supervised has settings of learning from labels, which objective='masked-patches' does not: leave them out."
-            )
+        if batch_size % num_parts != 0:
+            raise ValueError(f"machine.accumulation_steps={num_parts} must divide loader.batch_size={batch_size}.")
 
     def _check_length(self) -> None:
         if self.epochs is None and self.total_steps is None:
-            raise ValueError("epochs and total_steps are both None: give one of them, the length of the run.")
+            raise ValueError("epochs and total_steps are both None: set one of them.")
         if self.epochs is not None and self.epochs <= 0:
             raise ValueError(f"epochs={self.epochs} must be above 0.")
         if self.total_steps is not None:
             if self.total_steps < 1:
                 raise ValueError(f"total_steps={self.total_steps} must be at least 1.")
-            self.optim.require_room(self.total_steps)
+            self.optim.check_total_steps(self.total_steps)
 
     def compute_total_steps(self, num_images: int) -> int:
-        """The length of the run in steps. An epoch is as many images as there are, whatever their last batch is."""
+        """Return the number of steps of the run. An epoch has exactly `num_images` images, whatever the last batch is."""
         if self.total_steps is not None:
             return self.total_steps
         assert self.epochs is not None
         total_steps = max(1, round(self.epochs * num_images / self.loader.batch_size))
-        self.optim.require_room(total_steps)
+        self.optim.check_total_steps(total_steps)
         return total_steps
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self, dict_factory=lambda items: {name: as_json(value) for name, value in items})
+        return asdict(self, dict_factory=lambda items: {name: value_to_json(value) for name, value in items})
 
 
-def as_json(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
 
 
 def parse_recipe(content: object, name: str) -> Recipe:
-    """What `to_json` wrote."""
+    """Build a recipe from its JSON; `name` says in errors where it came from."""
     try:
         return parse_group(Recipe, content)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is no recipe of this version: {error}") from None
+        raise ValueError(f"{name} is not a recipe of this version: {error}") from None
 
 
-def parse_group(kind: type[Any], content: object) -> Any:
+def parse_group(config_class: type[Any], content: object) -> Any:
+    """Build a config dataclass from its JSON object."""
     if not isinstance(content, dict):
-        raise ValueError(f"{kind.__name__} must be an object, not {content!r:.60}.")
-    hints = get_type_hints(kind)
+        raise ValueError(f"{config_class.__name__} must be an object, not {content!r:.60}.")
+    hints = get_type_hints(config_class)
     unknown = [name for name in content if name not in hints]
     if unknown:
-        raise ValueError(f"{kind.__name__} has no field {unknown[0]!r}.")
-    return kind(**{name: parse_value(hints[name], value) for name, value in content.items()})
+        raise ValueError(f"{config_class.__name__} has no field {unknown[0]!r}.")
+    return config_class(**{name: parse_value(hints[name], value) for name, value in content.items()})
 
 
-def parse_value(kind: Any, value: Any) -> Any:
-    if is_dataclass(kind):
-        return parse_group(kind, value)  # type: ignore[arg-type]
-    if Path in get_args(kind) and isinstance(value, str):
+def parse_value(hint: Any, value: Any) -> Any:
+    """Convert a JSON value to the type of its field."""
+    if is_dataclass(hint):
+        return parse_group(hint, value)  # type: ignore[arg-type]
+    if Path in get_args(hint) and isinstance(value, str):
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def list_differences(old: Recipe, new: Recipe) -> list[str]:
-    """In words, every field in which a run could not be resumed."""
-    others = dict(list_fields(new.to_json()))
+    """Describe every differing field that forbids resuming a run of `old` with `new`."""
+    new_values = dict(list_fields(new.to_json()))
     return [
-        f"{name} was {value!r} and is {others[name]!r}"
+        f"{name} was {value!r} and is {new_values[name]!r}"
         for name, value in list_fields(old.to_json())
-        if others[name] != value and not any(name == free or name.startswith(f"{free}.") for free in FREE)
+        if new_values[name] != value
+        and not any(name == allowed or name.startswith(f"{allowed}.") for allowed in RESUMABLE_FIELDS)
     ]
 
 
 def list_fields(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names, as the command line has them, and values."""
+    """Yield the dotted name of every field, as on the command line, and its value."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from list_fields(value, f"{prefix}{name}.")
@@ -172,31 +148,36 @@ def list_fields(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def with_changes(recipe: Recipe, **groups: Any) -> Recipe:
-    """The recipe with some fields changed: of a group by a dictionary, `with_changes(recipe, optim={"learning_rate": 0.1})`."""
+    """Return the recipe with some fields changed; a dictionary changes some fields of a group.
+
+    For example `with_changes(recipe, seed=1, optim={"learning_rate": 0.1})`.
+    """
     changed = {
         name: replace(getattr(recipe, name), **value) if isinstance(value, dict) else value for name, value in groups.items()
     }
     return replace(recipe, **changed)
 
 
-def word_training(base: str, usual: Recipe, recipe: Recipe, out: Path) -> str:
-    """`usual` is the recipe of the name `base`, and options say in what this one differs."""
-    return join("vitrine", "train", base, *list_options(usual, recipe), "--out", out)
+def format_train_command(base: str, default: Recipe, recipe: Recipe, out: Path) -> str:
+    """Return the `vitrine train` command of a recipe that differs from `default`, the one named `base`, in some fields."""
+    return join_command("vitrine", "train", base, *list_options(default, recipe), "--out", out)
 
 
-def word_transfer(base: str, usual: Recipe, recipe: Recipe, out: Path) -> str:
+def format_finetune_command(base: str, default: Recipe, recipe: Recipe, out: Path) -> str:
+    """Return the `vitrine finetune` command of a recipe that differs from `default`, the one named `base`, in some fields."""
     model, data = recipe.model.checkpoint, recipe.data.source
-    return join("vitrine", "finetune", model, data, "--recipe", base, *list_options(usual, recipe), "--out", out)
+    return join_command("vitrine", "finetune", model, data, "--recipe", base, *list_options(default, recipe), "--out", out)
 
 
-def list_options(usual: Recipe, recipe: Recipe) -> list[str]:
-    before = dict(list_fields(usual.to_json()))
+def list_options(default: Recipe, recipe: Recipe) -> list[str]:
+    """Return the command-line options that turn the recipe `default` into `recipe`."""
+    before = dict(list_fields(default.to_json()))
     fields = list_fields(recipe.to_json())
     return [word for name, value in fields if before[name] != value for word in format_option(name, value)]
 
 
 def format_option(name: str, value: Any) -> list[str]:
-    """As the command line has it: `--augment.no-flip`, `--model.stages 2 2 2`."""
+    """Return a field as the words of an option, e.g. `--augment.no-flip` or `--model.stages 2 2 2`."""
     option = name.replace("_", "-")
     if isinstance(value, bool):
         group, dot, last = option.rpartition(".")
@@ -204,5 +185,5 @@ def format_option(name: str, value: Any) -> list[str]:
     return [f"--{option}", *map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]
 
 
-def join(*words: object) -> str:
+def join_command(*words: object) -> str:
     return shlex.join(map(str, words))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from vitrine.commands.finetune import name_model
 from vitrine.commands.options import format_percent
 from vitrine.commands.train import is_main, stop_here
 from vitrine.core.arguments import parse_options
 from vitrine.core.console import join_names, print_table
-from vitrine.core.files import check_output_file, make_folder, write_json
+from vitrine.core.files import check_output_files, make_folder, write_json
 from vitrine.data.sources.vtab import TASKS, VtabTask, find_task
 from vitrine.recipe import Recipe
+from vitrine.recipes.registry import short_model_name
 from vitrine.studies.vtab.config import VtabConfig
 
 if TYPE_CHECKING:
@@ -57,13 +57,12 @@ def vtab(arguments: list[str]) -> None:
     from vitrine.studies.vtab.protocol import build_protocol, check_recipe
 
     protocol = build_protocol(model, root)
-    defaults = Options(out=Path("runs") / f"{name_model(model)}-vtab", suite=VtabConfig(), recipe=protocol)
+    defaults = Options(out=Path("runs") / f"{short_model_name(model)}-vtab", suite=VtabConfig(), recipe=protocol)
     options = parse_options(f"vtab {model} {root}", Options, rest, defaults)
     check_recipe(options.recipe, protocol)
     if options.suite.seeds and options.recipe.seed != protocol.seed:
         raise ValueError("--seed and --seeds were both given: leave one of them out.")
-    if options.json is not None:
-        check_output_file(options.json)
+    check_output_files(options.json)
     run(model, Path(root), options, protocol)
 
 
@@ -137,7 +136,7 @@ def report(tasks: "list[TaskResult]", survey: "TaskSurvey", results: dict[str, A
     if survey.missing:
         print(f"Missing: {join_names(survey.missing, len(TASKS))}.")
     print(results["protocol"])
-    draw_scores(scores, tasks, name_model(results["model"]), results["protocol"], options.out / "vtab.png")
+    draw_scores(scores, tasks, short_model_name(results["model"]), results["protocol"], options.out / "vtab.png")
     figures = {"tasks": [asdict(task) for task in tasks], "groups": [asdict(score) for score in scores]}
     for path in (options.out / "vtab.json", options.json):
         if path is not None:

@@ -53,17 +53,21 @@ class DatasetHandle:
         return self.open("train" if self.splits else None)
 
 
+DataLike = str | Path | DatasetHandle
+"""Whatever `find_data` accepts."""
+
+
 def open_data(data: str | Path, split: str | None = None) -> Source:
     """The images at a path, on the hub (hf://datasets/org/name) or of a built-in name, recognised by what is there."""
     return find_data(data).open(split)
 
 
-def open_train_data(config: DataConfig) -> tuple[Source, Source | None]:
+def open_train_data(config: DataConfig, dataset: DatasetHandle | None = None) -> tuple[Source, Source | None]:
     """What the configuration asks for, and the part of it that is held out, if any.
 
     The split; without what is excluded; of that the subset; divided; each part in memory, if so wished.
     """
-    data = find_data(config.source)
+    data = find_data(config.source if dataset is None else dataset)
     source = data.open_train() if config.split is None else data.open(config.split)
     if config.exclude is not None:
         source = exclude_images(source, config.exclude)
@@ -76,13 +80,15 @@ def open_train_data(config: DataConfig) -> tuple[Source, Source | None]:
     return source, held_out
 
 
-def open_test(data: str | Path | DatasetHandle, split: str | None = None) -> Source:
+def open_test(data: DataLike, split: str | None = None) -> Source:
     """What to measure on: the split of that name; without one test, else val; all of it where it is not divided."""
     found = find_data(data)
     return found.open(choose_test_split(found) if split is None and found.splits else split)
 
 
-def open_train_and_test(data: str | Path | DatasetHandle, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
+def open_train_and_test(
+    data: DataLike, held_out: float, seed: int = 0, subset: str = "all"
+) -> tuple[Source, Source]:
     """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out.
 
     A subset is of the images to fit to, and of all of them before any are held out, as it is in a run (`open_configured`).
@@ -108,7 +114,7 @@ def choose_test_split(data: DatasetHandle) -> str:
     return split
 
 
-def find_data(data: str | Path | DatasetHandle) -> DatasetHandle:
+def find_data(data: DataLike) -> DatasetHandle:
     if isinstance(data, DatasetHandle):
         return data
     name = str(data)

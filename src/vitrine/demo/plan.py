@@ -23,7 +23,7 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.settings import ModelSettings
-from vitrine.recipe import Recipe, join, with_changes, word_training, word_transfer
+from vitrine.recipe import Recipe, format_finetune_command, format_train_command, join_command, with_changes
 from vitrine.recipes.finetune import FinetuneTask
 from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 
@@ -169,8 +169,8 @@ def plan_story(config: DemoConfig) -> Plan:
     sizes = ["--image-size", size] if config.model is None else []
     some = ["--subset", data.subset] if data.subset != "all" else []
     seen = ["--held-out", data.held_out] if data.held_out else []
-    few_shot = join("vitrine", "few-shot", checkpoint, config.data, "--shots", "all", *some, *seen, *sizes)
-    inspect = join(
+    few_shot = join_command("vitrine", "few-shot", checkpoint, config.data, "--shots", "all", *some, *seen, *sizes)
+    inspect = join_command(
         *("vitrine", "inspect", config.out / "transfer" / "model", config.out / "images", "--out", config.out / "inspect"),
         *("--num-drawn", config.num_drawn, "--num-measured", config.num_measured),
     )
@@ -235,18 +235,18 @@ def plan_pretraining(config: DemoConfig) -> list[Step]:
     usual = RECIPES["demo-shapes"]()
     recipe = adapt(usual, config, config.pretrain_steps or usual.total_steps, {})
     out = config.out / "pretrain"
-    return [Step("pretrain", "a small ViT on generated shapes", word_training("demo-shapes", usual, recipe, out), recipe)]
+    return [Step("pretrain", "a small ViT on generated shapes", format_train_command("demo-shapes", usual, recipe, out), recipe)]
 
 
 def plan_transfer(config: DemoConfig, checkpoint: str, vit: ViTConfig, data: DataConfig, num_images: int) -> Step:
     base = "demo-transfer" if config.model is None else "folder"
-    found = FinetuneTask(checkpoint, config.data, num_images, image_area=0, num_classes=vit.num_classes)  # which rules ask of
+    found = FinetuneTask(checkpoint, config.data, num_images, num_classes=vit.num_classes)  # which rules ask of
     usual = FINETUNE_RECIPES[base].build(found)
     size = None if config.model is not None else vit.image_size[0]
     recipe = adapt_to_data(usual, config, data, count_steps(config, usual, vit, num_images), {"image_size": size})
     title = f"the pre-trained ViT to {name_data(config)}, at {vit.image_size[0]} pixels"
     out = config.out / "transfer"
-    return Step("transfer", title, word_transfer(base, usual, recipe, out), recipe)
+    return Step("transfer", title, format_finetune_command(base, usual, recipe, out), recipe)
 
 
 def count_steps(config: DemoConfig, usual: Recipe, vit: ViTConfig, num_images: int) -> int:
@@ -268,7 +268,7 @@ def plan_rivals(config: DemoConfig, vit: ViTConfig, data: DataConfig, total_step
         usual = RECIPES[base]()
         model = usual.model if is_usual else match(vit)
         recipe = adapt_to_data(usual, config, data, total_steps, vars(model))
-        steps.append(Step(key, title, word_training(base, usual, recipe, config.out / key), recipe))
+        steps.append(Step(key, title, format_train_command(base, usual, recipe, config.out / key), recipe))
     return steps
 
 

@@ -1,7 +1,8 @@
-"""What a run minimises, as frozen dataclasses. No torch here."""
+"""Settings of the training objectives, and the table OBJECTIVES of what each one needs. No torch here."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
 
 from vitrine.core.config_checks import require_field_types, require_rates
 
@@ -12,18 +13,18 @@ PatchTarget = Literal["mean-colour", "small-colours", "pixels"]
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedConfig:
-    """Learning from labels."""
+    """Supervised learning: the loss of the logits against the labels."""
 
     loss: LossKind = "softmax"
-    """Sigmoid for several labels per image, as on ImageNet-21k and JFT; a head bias of -10 goes with it."""
+    """Sigmoid suits several labels per image, as on ImageNet-21k and JFT, together with model.head_bias=-10."""
     label_smoothing: float = 0.0
-    """Share of the target that all classes have equally; of softmax."""
+    """Fraction of the target spread evenly over all classes; softmax only."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         require_rates(self, "label_smoothing")
         if self.loss == "sigmoid" and self.label_smoothing > 0:
-            raise ValueError(f"label_smoothing={self.label_smoothing} belongs to loss='softmax': leave it out with sigmoid.")
+            raise ValueError(f"label_smoothing={self.label_smoothing} needs loss='softmax': leave it out with sigmoid.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,13 @@ class MaskedPatchesConfig:
     """Masked patch prediction (appendix B.1.2 of arXiv:2010.11929)."""
 
     target: PatchTarget = "mean-colour"
-    """The 3-bit mean colour of a patch, the 3-bit colours of the patch shrunk to 4 x 4, or all its pixels."""
+    """What to predict: a patch's 3-bit mean colour, 3-bit colours of the patch shrunk to 4 x 4, or all its pixels."""
     corrupted_rate: float = 0.5
-    """Share of the patches that are corrupted and predicted; the paper tried BERT's 0.15 as well."""
+    """Fraction of the patches that are corrupted and predicted; the paper also tried BERT's 0.15."""
     masked_rate: float = 0.8
-    """Of these: those that become the learned [mask] embedding."""
+    """Fraction of the corrupted patches that become the learned [mask] embedding."""
     replaced_rate: float = 0.1
-    """Of these: those that get another patch's embedding. The others stay as they are."""
+    """Fraction of the corrupted patches that get another patch's embedding. The rest stay unchanged."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -46,16 +47,82 @@ class MaskedPatchesConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be between 0 and 1.")
         if self.masked_rate + self.replaced_rate > 1 + 1e-9:
             raise ValueError(
-                f"masked_rate={self.masked_rate} and replaced_rate={self.replaced_rate} are more than all: lower one of them."
+                f"masked_rate={self.masked_rate} plus replaced_rate={self.replaced_rate} exceeds 1: lower one of them."
             )
 
     def count(self, num_patches: int) -> tuple[int, int, int]:
-        """Patches of each image that are corrupted, and of these the masked and the replaced, to the nearest whole number."""
+        """Return how many patches of an image are corrupted, and how many of these are masked and replaced."""
         num_corrupted = round(self.corrupted_rate * num_patches)
         if not 0 < num_corrupted < num_patches:
             raise ValueError(
-                f"corrupted_rate={self.corrupted_rate} of {num_patches} patches corrupts {num_corrupted} of them, and at least "
-                "one must be, and one must not: take another rate, or smaller patches."
+                f"corrupted_rate={self.corrupted_rate} corrupts {num_corrupted} of {num_patches} patches; at least one must be "
+                "corrupted and one left: change the rate, or use smaller patches."
             )
         num_masked = round(self.masked_rate * num_corrupted)
         return num_corrupted, num_masked, min(round(self.replaced_rate * num_corrupted), num_corrupted - num_masked)
+
+
+def check_supervised(recipe: Any) -> None:
+    """Raise ValueError if settings of a recipe with objective='supervised' contradict each other."""
+    if recipe.head_init != "zero" and recipe.supervised.loss == "sigmoid":
+        raise ValueError(
+            f"head_init={recipe.head_init!r} is scaled for softmax: use head_init='zero' with supervised.loss='sigmoid'."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec:
+    """What an objective needs, known without importing its code."""
+
+    implementation: str
+    """Where its class is: module:class."""
+    config_field: str
+    """The recipe's field with its settings."""
+    other_fields: tuple[str, ...] = ()
+    """Further fields of the recipe that it uses, and other objectives may not."""
+    needs_labels: bool
+    """Whether it trains a head on the classes of the data."""
+    num_views: int = 1
+    """Random views of each image in a batch: `Batch.image`, and the others in `Batch.views`."""
+    evaluators: tuple[str, ...]
+    """Names in EVALUATORS that can measure it during a run; the best weights are chosen by the first one that runs."""
+    check: Callable[[Any], None] | None = None
+    """Checks its recipe, beyond the checks of each config by itself."""
+
+    @property
+    def recipe_fields(self) -> tuple[str, ...]:
+        return (self.config_field, *self.other_fields)
+
+
+OBJECTIVES: dict[ObjectiveKind, ObjectiveSpec] = {
+    "supervised": ObjectiveSpec(
+        implementation="vitrine.objectives.supervised:Supervised",
+        config_field="supervised",
+        other_fields=("mixing", "head_init"),
+        needs_labels=True,
+        evaluators=("top1", "few_shot"),
+        check=check_supervised,
+    ),
+    "masked-patches": ObjectiveSpec(
+        implementation="vitrine.objectives.masked_patches:MaskedPatches",
+        config_field="masked_patches",
+        needs_labels=False,
+        evaluators=("few_shot", "objective"),
+    ),
+}
+
+
+def check_objective(recipe: Any) -> None:
+    """Raise ValueError if a recipe sets a field that only other objectives use, or its objective's own check fails."""
+    spec = OBJECTIVES[recipe.objective]
+    defaults = {each.name: each for each in fields(recipe)}
+    for name, other in OBJECTIVES.items():
+        for field_name in sorted(set(other.recipe_fields) - set(spec.recipe_fields)):
+            field = defaults[field_name]
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if getattr(recipe, field_name) != default:
+                raise ValueError(
+                    f"{field_name} has no effect with objective={recipe.objective!r}: leave it out, or use objective={name!r}."
+                )
+    if spec.check is not None:
+        spec.check(recipe)

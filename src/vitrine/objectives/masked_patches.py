@@ -1,12 +1,13 @@
 """Masked patch prediction, the paper's self-supervision (appendix B.1.2 of arXiv:2010.11929), whose code was never released.
 
-Some patch embeddings are corrupted before positions are added, and what the patches looked like is predicted from the tokens
-at these places. Letters: B images, N patches of each, M corrupted ones, C channels, P patch size, D width.
+Some patch embeddings are corrupted before positions are added. The model predicts from the output tokens at these patches
+what they looked like. Letters: B images, N patches of each, M corrupted ones, C channels, P patch size, D width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -24,34 +25,34 @@ from vitrine.models.weight_init import init_positions
 from vitrine.objectives.config import MaskedPatchesConfig, PatchTarget
 from vitrine.objectives.objective import LossOutput, Objective
 
-LEVELS = 8  # of each channel: 3 bits
-SMALL_SIDE = 4  # of a patch that is shrunk
+LEVELS = 8  # per channel: 3 bits
+SMALL_SIDE = 4  # of a shrunk patch, target small-colours
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """Which patches of each image of a batch are corrupted, and how; the same number in every image."""
+    """Corrupted patches of each image of a batch, equally many in every image."""
 
-    places: Tensor
-    """int64 (B, M): the corrupted patches; first those that become [mask], then those replaced, then those that stay."""
+    index: Tensor
+    """int64 (B, M): the corrupted patches. First the masked ones, then the replaced ones, then those left unchanged."""
     num_masked: int
     replacements: Tensor
     """int64 (B, R): the uncorrupted patches whose embeddings the replaced ones get."""
 
     def to(self, device: torch.device) -> "Corruption":
-        return Corruption(self.places.to(device), self.num_masked, self.replacements.to(device))
+        return Corruption(self.index.to(device), self.num_masked, self.replacements.to(device))
 
     def apply(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Patch embeddings (B, N, D), of which the corrupted are the mask's (D), another patch's, or their own."""
+        """Corrupt patch embeddings (B, N, D): masked ones become `mask` (D), replaced ones another patch's embedding."""
         num_replaced = self.replacements.shape[1]
-        masked, replaced = self.places[:, : self.num_masked], self.places[:, self.num_masked : self.num_masked + num_replaced]
+        masked, replaced = self.index[:, : self.num_masked], self.index[:, self.num_masked : self.num_masked + num_replaced]
         others = take(tokens, self.replacements)
         tokens = tokens.scatter(1, expand(masked, tokens), mask.to(tokens.dtype).expand(*masked.shape, -1))
         return tokens.scatter(1, expand(replaced, tokens), others)
 
 
 def draw_corruption(config: MaskedPatchesConfig, index: Tensor, step: int, num_patches: int, seed: int) -> Corruption:
-    """A function of the seed, the step and each image's number `index` (B), so that a resumed run draws the same."""
+    """Draw the corrupted patches of the images `index` (B): a function of seed, step and image, so a resumed run repeats it."""
     num_corrupted, num_masked, num_replaced = config.count(num_patches)
     samples = hash_keys(seed, RngStream.MASKING, step, index.numpy())[:, None]  # (B, 1)
     order = np.argsort(hash_keys(samples, np.arange(num_patches)), axis=1, kind="stable")  # (B, N)
@@ -61,84 +62,86 @@ def draw_corruption(config: MaskedPatchesConfig, index: Tensor, step: int, num_p
 
 
 class Target(Protocol):
-    """What is predicted of a patch."""
+    """What is predicted for a patch."""
 
     num_outputs: int
     metric_name: str
 
-    def read(self, patches: Tensor) -> Tensor:
-        """From patches (B, M, C * P * P) to what `compare` takes."""
+    def compute(self, patches: Tensor) -> Tensor:
+        """Return the targets of patches (B, M, C * P * P)."""
         ...
 
-    def compare(self, outputs: Tensor, targets: Tensor) -> LossOutput:
-        """Of outputs (B, M, num_outputs)."""
+    def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
+        """Compare outputs (B, M, num_outputs) of the model with the targets."""
         ...
 
-    def answer(self, outputs: Tensor) -> Tensor:
-        """The prediction, in the form that `read` gives."""
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return the predicted targets, in the form that `compute` gives."""
         ...
 
     def render(self, targets: Tensor) -> Tensor:
-        """Patches (B, M, C * P * P) that look like what `read` or `answer` gave, as far as it says."""
+        """Return patches (B, M, C * P * P) that show targets or predictions."""
         ...
 
 
 class ColourTarget:
-    """3-bit colours of the patch shrunk to side x side, a class for each: the mean colour for a side of 1."""
+    """3-bit colours of the patch shrunk to side x side, each a class; side 1 is the mean colour."""
 
     metric_name = "accuracy"
 
     def __init__(self, num_channels: int, patch_size: int, side: int) -> None:
         if patch_size < side:
             raise ValueError(
-                f"Patches of {patch_size} pixels cannot be shrunk to {side} x {side}: take another target, as mean-colour."
+                f"Patches of {patch_size} pixels cannot be shrunk to {side} x {side}: use another target, e.g. mean-colour."
             )
         self.num_channels, self.patch_size, self.side = num_channels, patch_size, side
         self.num_colours = LEVELS**num_channels
         self.num_outputs = side * side * self.num_colours
 
-    def read(self, patches: Tensor) -> Tensor:
-        """int64 (B, M, side * side), of values in 0..255."""
+    def compute(self, patches: Tensor) -> Tensor:
+        """Return colour classes int64 (B, M, side * side) of patches with values in 0..255."""
         b, m, _ = patches.shape
         pixels = patches.reshape(b * m, self.num_channels, self.patch_size, self.patch_size)
         means = F.adaptive_avg_pool2d(pixels, self.side)  # (B * M, C, side, side)
         levels = (means * (LEVELS / 256)).long().clamp_(0, LEVELS - 1)
-        weights = LEVELS ** torch.arange(self.num_channels - 1, -1, -1, device=patches.device)  # the first channel counts most
+        weights = LEVELS ** torch.arange(self.num_channels - 1, -1, -1, device=patches.device)  # first channel: highest digit
         return (levels * weights[:, None, None]).sum(dim=1).reshape(b, m, -1)
 
-    def compare(self, outputs: Tensor, targets: Tensor) -> LossOutput:
+    def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
         logits = outputs.float().reshape(-1, self.num_colours)
         classes = targets.reshape(-1)
         hits = (logits.argmax(dim=1) == classes).float().mean()
-        return LossOutput(F.cross_entropy(logits, classes), {"accuracy": hits.detach()})
+        return LossOutput(F.cross_entropy(logits, classes), {self.metric_name: hits.detach()})
 
-    def answer(self, outputs: Tensor) -> Tensor:
+    def predict(self, outputs: Tensor) -> Tensor:
         return outputs.unflatten(-1, (-1, self.num_colours)).argmax(dim=-1)
 
     def render(self, targets: Tensor) -> Tensor:
-        """The middle of each level, in 0..255."""
+        """Return the middle of each level, in 0..255."""
         b, m, _ = targets.shape
-        levels = torch.stack([targets // LEVELS**place % LEVELS for place in range(self.num_channels - 1, -1, -1)], dim=2)
+        digits = range(self.num_channels - 1, -1, -1)
+        levels = torch.stack([targets // LEVELS**digit % LEVELS for digit in digits], dim=2)
         small = ((levels + 0.5) * (256 / LEVELS)).reshape(b * m, self.num_channels, self.side, self.side)
         return F.interpolate(small, size=self.patch_size, mode="nearest").reshape(b, m, -1)
 
 
 class PixelTarget:
-    """All values of the patch as the model sees them, mean and std of its preprocessing taken off, by squared distance."""
+    """All pixels of the patch, normalised like the model's input, by squared distance."""
 
-    metric_name = "explained"  # share of the variance
+    metric_name = "explained"  # fraction of the variance
 
     def __init__(self, num_channels: int, patch_size: int) -> None:
         self.num_outputs = num_channels * patch_size * patch_size
 
-    def read(self, patches: Tensor) -> Tensor:
+    def compute(self, patches: Tensor) -> Tensor:
         return patches
 
-    def compare(self, outputs: Tensor, targets: Tensor) -> LossOutput:
+    def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
         loss = F.mse_loss(outputs.float(), targets.float())
-        return LossOutput(loss, {"explained": 1 - loss.detach() / targets.float().var(correction=0).clamp(min=1e-12)})
+        explained = 1 - loss.detach() / targets.float().var(correction=0).clamp(min=1e-12)
+        return LossOutput(loss, {self.metric_name: explained})
 
-    def answer(self, outputs: Tensor) -> Tensor:
+    def predict(self, outputs: Tensor) -> Tensor:
         return outputs
 
     def render(self, targets: Tensor) -> Tensor:
@@ -158,42 +161,48 @@ class MaskedPatches(Objective):
         super().__init__(model, preprocessing)
         if isinstance(model.config, HybridConfig | ResNetConfig):
             raise ValueError(
-                "Masked patch prediction needs patches that are cut from the image, as a ViT's, and this model has a ResNet "
-                "before them or instead of them: take a ViT."
+                "Masked patch prediction needs patches cut from the image, and this model has a ResNet stem or is a ResNet: "
+                "use a ViT."
             )
         self.config, self.seed = config, seed
         self.patch_size: int = model.config.patch_size
         rows, columns = model.config.grid
-        config.count(rows * columns)  # which refuses what leaves nothing to predict, or from
+        config.count(rows * columns)  # raises if all patches or none would be corrupted
         self.target = build_target(config.target, model.config.num_channels, self.patch_size)
         self.metric_names = (self.target.metric_name,)
         self.mask = nn.Parameter(torch.empty(model.config.width))
         init_positions(self.mask)
         self.prediction = build_linear_head(model.config.width, self.target.num_outputs, bias=0.0)
 
-    def forward(self, batch: Batch) -> LossOutput:
-        corruption = self.draw(batch)
-        return self.target.compare(self.predict(batch.image, corruption), self.read_targets(batch.image, corruption.places))
+    @classmethod
+    def build(cls, model: Model[Any], preprocessing: Preprocessing, settings: Mapping[str, Any], seed: int) -> Self:
+        return cls(model, preprocessing, settings["masked_patches"], seed)
 
-    def draw(self, batch: Batch) -> Corruption:
+    def forward(self, batch: Batch) -> LossOutput:
+        corruption = self.draw_corruption(batch)
+        outputs = self.predict(batch.image, corruption)
+        return self.target.loss(outputs, self.compute_targets(batch.image, corruption.index))
+
+    def draw_corruption(self, batch: Batch) -> Corruption:
+        """Draw the patches of a batch to corrupt, on the device of its images."""
         rows, columns = self.encoder.config.grid
         return draw_corruption(self.config, batch.index, batch.step, rows * columns, self.seed).to(batch.image.device)
 
     def predict(self, images: Tensor, corruption: Corruption) -> Tensor:
-        """What is predicted at the corrupted places (B, M, outputs): nothing is computed for the others."""
+        """Return the outputs (B, M, num_outputs) at the corrupted patches; nothing is computed for the others."""
         encoded = self.encoder.encode(self.normalise(images), edit=partial(corruption.apply, mask=self.mask))
-        return self.prediction(take(encoded.patches, corruption.places))
+        return self.prediction(take(encoded.patches, corruption.index))
 
-    def read_targets(self, images: Tensor, places: Tensor) -> Tensor:
-        """What is to be predicted at the places, from raw pixels."""
-        patches = take(cut_patches(images, self.patch_size), places)
+    def compute_targets(self, images: Tensor, index: Tensor) -> Tensor:
+        """Return the targets of the patches `index` (B, M) of raw images."""
+        patches = take(cut_patches(images, self.patch_size), index)
         if self.config.target == "pixels":
             cells = patches.unflatten(-1, (-1, self.patch_size, self.patch_size))
-            return self.target.read(self.normalise(cells).flatten(2))
-        return self.target.read(to_byte_range(patches))
+            return self.target.compute(self.normalise(cells).flatten(2))
+        return self.target.compute(to_byte_range(patches))
 
     def render(self, targets: Tensor) -> Tensor:
-        """Patches (B, M, C * P * P) in 0..255 that look like targets, or like answers to them."""
+        """Return patches (B, M, C * P * P) in 0..255 that show targets or predictions."""
         patches = self.target.render(targets)
         if self.config.target == "pixels":
             cells = patches.unflatten(-1, (-1, self.patch_size, self.patch_size))
@@ -202,14 +211,15 @@ class MaskedPatches(Objective):
 
 
 def to_byte_range(images: Tensor) -> Tensor:
-    """Floats in 0..255, of bytes, or of floats in 0..1."""
+    """Convert uint8 images, or floats in 0..1, to floats in 0..255."""
     return images.float() if images.dtype == torch.uint8 else images.float() * 255
 
 
-def take(rows: Tensor, places: Tensor) -> Tensor:
-    """(B, M, ..) of rows (B, N, ..) at places (B, M)."""
-    return rows.gather(1, expand(places, rows))
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """Return the rows (B, M, D) of `rows` (B, N, D) at `index` (B, M)."""
+    return rows.gather(1, expand(index, rows))
 
 
-def expand(places: Tensor, rows: Tensor) -> Tensor:
-    return places[:, :, None].expand(-1, -1, rows.shape[2])
+def expand(index: Tensor, rows: Tensor) -> Tensor:
+    """Repeat `index` (B, M) along the last axis of `rows` (B, N, D), as gather and scatter need it."""
+    return index[:, :, None].expand(-1, -1, rows.shape[2])

@@ -1,52 +1,103 @@
-"""The contract of an objective: a batch in, a loss out. The loop knows nothing else of the method."""
+"""Contract of an objective: a batch in, a loss out. The training loop knows nothing else about the method.
 
+A new objective is a file with a subclass of `Objective` and a row in OBJECTIVES (objectives/config.py).
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from vitrine.data.batch import Batch
 from vitrine.data.preprocessing import Preprocessing
-from vitrine.models.model import Model
+from vitrine.data.source import Source
+from vitrine.models.model import Model, names_without_decay
+from vitrine.objectives.config import OBJECTIVES, ObjectiveKind
+
+ENCODER = "encoder."
+"""Prefix of the encoder's parameters among those of an objective."""
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What one batch gives."""
+    """Loss and metrics of one batch."""
 
     loss: Tensor
     """Scalar to call backward on: a mean over the images of the batch."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
-    """Detached scalars to log, on the device: reading one here would stall it every step."""
+    """Detached scalars to log. They stay on the device: reading one here would stall it at every step."""
 
 
 class Objective(nn.Module):
-    """Owns every trained parameter. `encoder` is what evaluation, inspection and export receive."""
+    """Owns every trained parameter. Evaluation, inspection and export get its `encoder`."""
 
+    forward_methods: ClassVar[tuple[str, ...]] = ("logits", "features")
+    """Methods besides `forward` that run the encoder; FSDP2 has to know them to gather sharded parameters first."""
+    metric_names: tuple[str, ...] = ("accuracy",)
+    """Names of the metrics in every `LossOutput`. The first tells how good it is: higher is better, at most 1."""
+    has_cross_entropy_loss: bool = False
+    """Whether the loss is the softmax cross-entropy of the logits, so that it can be compared with that on other images."""
     mean: Tensor
     std: Tensor
-    metric_names: tuple[str, ...] = ("accuracy",)
-    """Of the metrics of every `LossOutput`; the first says how good it is, the higher the better, at most 1."""
 
     def __init__(self, encoder: Model[Any], preprocessing: Preprocessing) -> None:
         super().__init__()
         self.encoder = encoder
         self.preprocessing = preprocessing
         mean, std = preprocessing.build_constants()
-        # On the device with the weights: made anew for each batch, they would have the device and the host wait for each other.
+        # Kept on the device with the weights: building them for each batch would make device and host wait for each other.
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
+
+    @classmethod
+    def build(cls, model: Model[Any], preprocessing: Preprocessing, settings: Mapping[str, Any], seed: int) -> Self:
+        """Build the objective from the values of the recipe fields named in its row of OBJECTIVES."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_data(cls, train: Source, config: Any, name: str) -> None:
+        """Raise ValueError if the objective cannot be trained on these images; `name` is what the user calls the data."""
 
     def forward(self, batch: Batch) -> LossOutput:
         raise NotImplementedError
 
-    def classify(self, images: Tensor) -> Tensor:
-        """Logits of raw pixels."""
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the logits of raw images, as in `Batch.image`."""
         return self.encoder(self.normalise(images))
 
-    def featurise(self, images: Tensor) -> Tensor:
-        """Features of raw pixels: what the head reads."""
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features of raw images that the head reads."""
         return self.encoder.pool(self.encoder.encode(self.normalise(images)))
 
     def normalise(self, images: Tensor) -> Tensor:
         return self.preprocessing.normalise(images, (self.mean, self.std))
+
+    def trains(self, name: str) -> bool:
+        """Return whether an encoder parameter gets a gradient; objectives that leave some of them out override this."""
+        return True
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks of the encoder."""
+        return len(self.encoder.blocks)
+
+    def block_index(self, name: str) -> int:
+        """Return the depth of a parameter: 0 before the blocks, 1..depth in them, depth + 1 above, like the objective's own."""
+        return self.encoder.block_index(name.removeprefix(ENCODER)) if name.startswith(ENCODER) else self.depth + 1
+
+    def is_head(self, name: str) -> bool:
+        """Return whether a parameter belongs to the encoder's head, which a linear probe trains."""
+        return name.startswith(ENCODER) and self.encoder.is_head(name.removeprefix(ENCODER))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay leaves out: those of the encoder, and the objective's own."""
+        own = {name for name in names_without_decay(self) if not name.startswith(ENCODER)}
+        return own | {f"{ENCODER}{name}" for name in self.encoder.no_weight_decay()}
+
+
+def load_objective_class(name: ObjectiveKind) -> type[Objective]:
+    """Import the class of an objective in OBJECTIVES."""
+    module, _, cls = OBJECTIVES[name].implementation.partition(":")
+    return getattr(import_module(module), cls)

@@ -1,7 +1,10 @@
-"""Learning from labels: pre-training and fine-tuning differ in their recipe, not in their code.
+"""Supervised learning, for pre-training and fine-tuning: softmax or sigmoid loss of the logits against the labels.
 
 Letters: B images, K classes.
 """
+
+from collections.abc import Mapping
+from typing import Any, Self
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,48 +13,64 @@ from vitrine.data.augment.mixup import mixup_batch, one_hot_targets
 from vitrine.data.batch import Batch, match_labels
 from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.source import Source
 from vitrine.models.model import Model
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.objective import LossOutput, Objective
 
 
 class Supervised(Objective):
-    """Cross-entropy of the model's logits, over batches of raw pixels, which are mixed and normalised here."""
+    """Cross-entropy of the model's logits. Raw images are mixed (mixup, CutMix) and normalised here, on the device."""
 
     def __init__(
         self,
-        model: Model,
+        model: Model[Any],
         preprocessing: Preprocessing,
         config: SupervisedConfig,
         mixing: MixupConfig | None = None,
         seed: int = 0,
     ) -> None:
-        """`mixing` is done in training only, with shares that are a function of the seed and the step."""
+        """`mixing` applies in training only; its random numbers are a function of `seed` and the step."""
         super().__init__(model, preprocessing)
         self.config = config
-        self.mixing = mixing
+        self.mixing = mixing if mixing is not None and mixing.is_on else None
         self.seed = seed
+        self.has_cross_entropy_loss = config.loss == "softmax"
+
+    @classmethod
+    def build(cls, model: Model[Any], preprocessing: Preprocessing, settings: Mapping[str, Any], seed: int) -> Self:
+        return cls(model, preprocessing, settings["supervised"], settings["mixing"], seed)
+
+    @classmethod
+    def check_data(cls, train: Source, config: SupervisedConfig, name: str) -> None:
+        classes = train.class_names
+        if len(classes) < 1:
+            raise ValueError(f"{name} has no labels, which objective='supervised' needs: put the images into class folders.")
+        if len(classes) < 2 and config.loss == "softmax":
+            raise ValueError(f"{name} has only one class ({classes[0]}); supervised.loss='softmax' needs at least two.")
+        if train.labels.has_several and config.loss == "softmax":
+            raise ValueError(f"{name} has several labels per image; supervised.loss='softmax' takes one: use 'sigmoid'.")
 
     def forward(self, batch: Batch) -> LossOutput:
         images, targets = batch.image, batch.target
         if self.training and self.mixing is not None:
             num_classes = self.encoder.config.num_classes
             images, targets = mixup_batch(images, targets, self.mixing, num_classes, seed=self.seed, step=batch.step)
-        logits = self.classify(images)  # (B, K)
+        logits = self.logits(images)  # (B, K)
         loss = compute_losses(logits, targets, self.config).mean()
         return LossOutput(loss, {"accuracy": compute_hits(logits, batch.target).float().mean().detach()})
 
 
 def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) -> Tensor:
-    """Of each image (B); targets are classes int64 (B), or floats (B, K)."""
-    logits = logits.float()  # half precision loses the small differences that the loss is about
+    """Return the loss of each image (B); targets are classes int64 (B), or floats (B, K)."""
+    logits = logits.float()  # in half precision the small differences that make up the loss are lost
     if config.loss == "softmax":
         return F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing, reduction="none")
     rows = one_hot_targets(targets, logits.shape[1])
-    # The sum over classes, as in big_vision; torch's mean would depend on how many there are.
+    # The sum over classes, as in big_vision; torch's mean would depend on their number.
     return F.binary_cross_entropy_with_logits(logits, rows.to(logits.dtype), reduction="none").sum(dim=1)
 
 
-def compute_hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether the first answer is the label, or one of several (B)."""
-    return match_labels(logits.argmax(dim=1, keepdim=True), labels)[:, 0]
+def compute_hits(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the top-1 class of each image is its label, or one of its labels (B)."""
+    return match_labels(logits.argmax(dim=1, keepdim=True), targets)[:, 0]

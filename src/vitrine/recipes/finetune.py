@@ -9,6 +9,7 @@ Fine-tuning for anyone's folder of images on a laptop: not in the paper, whose 3
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.models.settings import ModelSettings
@@ -18,16 +19,21 @@ from vitrine.training.config import MachineConfig, OptimConfig
 
 @dataclass(frozen=True)
 class FinetuneTask:
-    """What a checkpoint is to be fine-tuned on, as far as a rule may ask."""
+    """A checkpoint and the data to fine-tune it on: what the rules of recipes depend on."""
 
     checkpoint: str
     source: str
     """The data."""
     num_images: int
-    """For training."""
-    image_area: int
-    """Height x width in pixels, the median of the images."""
+    """Number of training images."""
     num_classes: int
+    measure_area: Callable[[], int] = lambda: 0
+    """Measures `image_area`; called only if a rule asks for it."""
+
+    @cached_property
+    def image_area(self) -> int:
+        """Median height x width of the training images, in pixels."""
+        return self.measure_area()
 
 
 @dataclass(frozen=True)

@@ -1,219 +1,271 @@
-"""Log, evaluate, save, stop; signals.
-
-What the main process writes and says in the course of a run; the others are silent.
-Ctrl-C and SIGTERM: the step is finished and saved before the run ends.
-The course of a run: after each step, whatever is due of reporting, evaluating, saving and stopping.
-"""
+"""What happens after each step of a run: logging, evaluating, saving, and stopping early or on a signal."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from types import FrameType
+from typing import Literal, Protocol
 
 from vitrine.core.console import print_error
 from vitrine.core.runtime import Runtime
 from vitrine.recipe import Recipe
 from vitrine.run.folder import RunFolder, RunProgress
-from vitrine.training.loop import Metrics
-from vitrine.training.metrics_log import MetricsLog, TensorBoard
+from vitrine.training.loop import MetricAverager, Metrics
+from vitrine.training.metrics_log import LEARNING_RATE, MetricNames, MetricsLog, TensorBoard
 from vitrine.training.progress import Progress
 from vitrine.training.state import TrainState
 
+Action = Literal["log", "evaluate", "save", "stop"]
 
-class RunLogger:
-    """metrics.jsonl, TensorBoard's files if they are wanted, and the bar or lines on standard error."""
-
-    def __init__(self, metrics: MetricsLog | None, tensorboard: TensorBoard | None, progress: Progress | None) -> None:
-        self.files = [file for file in (metrics, tensorboard) if file is not None]
-        self.progress = progress
-
-    def report(self, step: int, record: Metrics) -> None:
-        for file in self.files:
-            file.write({"step": step, **record})
-        if self.progress is not None and "loss" in record:
-            self.progress.update(step, record)
-
-    def say(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress.say(text)
-
-
-@contextmanager
-def open_logger(
-    recipe: Recipe, folder: RunFolder, runtime: Runtime, title: str, start_step: int, total_steps: int
-) -> Iterator[RunLogger]:
-    if not runtime.is_main:
-        yield RunLogger(None, None, None)
-        return
-    with ExitStack() as stack:
-        metrics = stack.enter_context(MetricsLog(folder.metrics, start_step))
-        tensorboard = TensorBoard(folder.tensorboard, start_step) if recipe.report.tensorboard else None
-        if tensorboard is not None:
-            stack.enter_context(tensorboard)
-        reporter = RunLogger(metrics, tensorboard, stack.enter_context(Progress(total_steps, start_step, title)))
-        if start_step > 0:
-            reporter.say(f"Going on from step {start_step}, saved in {folder.path}.")
-        yield reporter
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Stop:
-    """Whether someone wishes the run to end."""
-
-    def __init__(self, say: Callable[[str], None] = print_error) -> None:
-        self.say = say
-        self.signal: int | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.signal is not None
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        if self.is_wanted and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked a second time: at once
-        if not self.is_wanted:
-            self.say("Finishing the step and saving; Ctrl-C once more stops at once, without.")
-        self.signal = number
-
-
-@contextmanager
-def stop_on_signals(say: Callable[[str], None] = print_error) -> Iterator[Stop]:
-    stop = Stop(say)
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals are the main thread's, and whoever runs us in another has their own way to stop
-        return
-    before = {number: signal.signal(number, stop.note) for number in SIGNALS}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-# On a GPU, asking all processes whether one of them is to stop makes the host wait for the device.
+# On a GPU, asking all ranks whether one of them wants to stop makes the host wait for the device.
 STEPS_BETWEEN_QUESTIONS = 8
 
 
-@dataclass(frozen=True)
-class Actions:
-    """What a course calls. Evaluating and saving are done by all processes together, reporting by the main one."""
+class Evaluates(Protocol):
+    """Measures the model during a run."""
 
-    report: Callable[[int, Metrics], None]
-    evaluate: Callable[[TrainState], tuple[float, Metrics]] | None
-    """What the best is chosen by, the higher the better, and all that was measured; None: there is nothing to evaluate on."""
-    save: Callable[[TrainState, RunProgress], None]
-    save_best: Callable[[TrainState], None]
-    say: Callable[[str], None]
+    def evaluate(self, state: TrainState) -> tuple[float, Metrics]:
+        """Return the score that chooses the best weights, higher is better, and all metrics. All ranks call it together."""
+        ...
+
+
+class SavesState(Protocol):
+    """Writes a run's state. All ranks call it together, and rank 0 writes."""
+
+    def save_training(self, state: TrainState, progress: RunProgress) -> None: ...
+
+    def save_best(self, state: TrainState) -> None: ...
 
 
 class Callbacks:
-    """As one hook of the loop: `is_due` after every step, `act` when something is."""
+    """Everything that a run does between steps. The training loop calls `after_step`."""
 
     def __init__(
         self,
         recipe: Recipe,
         runtime: Runtime,
-        actions: Actions,
-        stop: Stop,
-        standing: RunProgress,
+        *,
+        logger: "RunLogger",
+        stop: "StopRequest",
+        evaluator: Evaluates | None,
+        saver: SavesState,
+        progress: RunProgress,
         total_steps: int,
-        read_waited_s: Callable[[], float],
+        read_data_wait_s: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.recipe, self.runtime, self.actions, self.stop, self.standing = recipe, runtime, actions, stop, standing
-        self.total_steps = total_steps
-        num_times = recipe.evaluation.num_times if actions.evaluate is not None else 0
+        """`evaluator` is None if there are no validation images; `progress` is updated in place and saved with checkpoints."""
+        self.recipe, self.runtime, self.logger, self.stop = recipe, runtime, logger, stop
+        self.evaluator, self.saver, self.progress, self.total_steps = evaluator, saver, progress, total_steps
+        num_times = 0 if evaluator is None else recipe.evaluation.num_times
         self.evaluation_steps = {max(1, round(total_steps * turn / num_times)) for turn in range(1, num_times + 1)}
-        self.read_waited_s = read_waited_s
+        self.window = MetricWindow(progress.step)
+        self.speed = SpeedMeter(recipe.loader.batch_size, progress, read_data_wait_s, clock)
         self.clock = clock
-        self.started_s = self.saved_s = self.marked_s = clock()
-        self.marked_step, self.marked_waited_s = standing.step, read_waited_s()
-        self.paused_s = 0.0
-        self.seconds_before, self.device_seconds_before = standing.seconds, standing.device_seconds
-        self.read_step = standing.step
-        self.records: list[tuple[int, Metrics]] = []
-        """Of evaluations and checkpoints between two reports, each with its number of steps."""
-        self.wants_stop = self.wants_save = False
+        self.started_s = self.saved_s = clock()
+        self.seconds_before, self.device_seconds_before = progress.seconds, progress.device_seconds
 
-    def is_due(self, step: int) -> bool:
-        self.ask_all(step)
-        return self.is_report_due(step) or step in self.evaluation_steps or self.is_saving_due(step) or self.wants_stop
-
-    def is_report_due(self, step: int) -> bool:
-        return step % self.recipe.report.every_steps == 0 or step == self.total_steps
-
-    def ask_all(self, step: int) -> None:
-        """Signals reach processes at different moments, and clocks differ: all have to agree on the step."""
-        if self.runtime.device.type != "cpu" and self.runtime.world_size > 1 and step % STEPS_BETWEEN_QUESTIONS != 0:
+    def after_step(self, state: TrainState, metrics: MetricAverager, lr: float) -> None:
+        """Log, evaluate, save and stop where that is due after a step."""
+        due = self.find_due(state.step)
+        if not due:
             return
-        is_time = self.clock() - self.saved_s >= 60 * self.recipe.saving.every_minutes
-        self.wants_stop, self.wants_save = self.runtime.any_rank([self.stop.is_wanted, is_time])
-
-    def is_saving_due(self, step: int) -> bool:
-        every = self.recipe.saving.every_steps
-        return self.wants_save or self.wants_stop or step == self.total_steps or (every is not None and step % every == 0)
-
-    def act(self, state: TrainState, record: Metrics) -> None:
-        self.records.append((state.step - self.read_step, record))
-        self.read_step = state.step
-        if self.is_report_due(state.step) or self.wants_stop:
-            self.actions.report(state.step, {**average(self.records), **self.measure_speed(state.step)})
-            self.records = []
+        # The host waits for the device here. Metrics are read whenever anything is due, not only for logs: so their float32
+        # means stay the same, and nothing is saved after a loss that was not finite, which raises an error here.
+        self.window.add(state.step, {**metrics.read(), LEARNING_RATE: lr})
+        if "log" in due:
+            self.logger.log(state.step, {**self.window.take_mean(), **self.speed.measure(state.step)})
         start_s = self.clock()
-        if state.step in self.evaluation_steps:
+        if "evaluate" in due:
             self.evaluate(state)
-        self.standing.step = state.step
-        if self.is_saving_due(state.step) or state.is_stopped:
+        self.progress.step = state.step
+        if "save" in due or self.progress.stopped_early:
             self.save(state)
-        if self.wants_stop:
-            state.is_stopped = True
-        self.paused_s += self.clock() - start_s
+        state.is_stopped = "stop" in due or self.progress.stopped_early
+        self.speed.paused_s += self.clock() - start_s
 
-    def measure_speed(self, step: int) -> Metrics:
-        """Since the last report, without what was done in between."""
-        now_s, data_wait_s = self.clock(), self.read_waited_s()
-        seconds = max(now_s - self.marked_s - self.paused_s, 1e-9)
-        speed = {
-            "images_per_s": (step - self.marked_step) * self.recipe.loader.batch_size / seconds,
-            "waited": min(1.0, (data_wait_s - self.marked_waited_s) / seconds),
-            "seconds": self.seconds_before + now_s - self.started_s,
+    def find_due(self, step: int) -> set[Action]:
+        """Return what to do after a step, the same on all ranks. The last step is always logged and saved."""
+        saving = self.recipe.saving
+        is_last = step == self.total_steps
+        wants_stop, is_time_to_save = (False, False) if is_last else self.ask_ranks(step)
+        actions: dict[Action, bool] = {
+            "log": is_last or wants_stop or step % self.recipe.report.every_steps == 0,
+            "evaluate": step in self.evaluation_steps,
+            "save": is_last
+            or wants_stop
+            or is_time_to_save
+            or (saving.every_steps is not None and step % saving.every_steps == 0),
+            "stop": wants_stop,
         }
-        self.marked_s, self.marked_step, self.marked_waited_s, self.paused_s = now_s, step, data_wait_s, 0.0
-        return speed
+        return {action for action, is_due in actions.items() if is_due}
+
+    def ask_ranks(self, step: int) -> list[bool]:
+        """Return whether any rank wants to stop, and whether it is time to save by the clock of any rank.
+
+        Signals reach the ranks at different times and their clocks differ, so they have to agree.
+        """
+        if self.runtime.device.type != "cpu" and self.runtime.world_size > 1 and step % STEPS_BETWEEN_QUESTIONS != 0:
+            return [False, False]
+        is_time_to_save = self.clock() - self.saved_s >= 60 * self.recipe.saving.every_minutes
+        return self.runtime.any_rank([self.stop.is_requested, is_time_to_save])
 
     def evaluate(self, state: TrainState) -> None:
-        assert self.actions.evaluate is not None
-        score, record = self.actions.evaluate(state)
-        self.actions.report(state.step, record)
-        standing, patience = self.standing, self.recipe.evaluation.patience
-        if standing.best is None or score > standing.best:
-            standing.best, standing.best_step, standing.num_worse = score, state.step, 0
-            self.actions.save_best(state)
+        """Evaluate the model, save it if it is the best so far, and stop early if patience has run out."""
+        assert self.evaluator is not None
+        score, metrics = self.evaluator.evaluate(state)
+        self.logger.print_message(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        self.logger.log(state.step, metrics)
+        progress, patience = self.progress, self.recipe.evaluation.patience
+        if progress.best is None or score > progress.best:
+            progress.best, progress.best_step, progress.num_worse = score, state.step, 0
+            self.saver.save_best(state)
         else:
-            standing.num_worse += 1
-        if patience and standing.num_worse >= patience and state.step < self.total_steps:
-            standing.stopped_early = state.is_stopped = True
-            self.actions.say(
-                f"Stopped at step {state.step}: no better since step {standing.best_step}, {patience} evaluations."
+            progress.num_worse += 1
+        if patience and progress.num_worse >= patience and state.step < self.total_steps:
+            progress.stopped_early = True
+            self.logger.print_message(
+                f"Stopped early at step {state.step}: no improvement since step {progress.best_step} in {patience} evaluations."
             )
 
     def save(self, state: TrainState) -> None:
+        """Write a checkpoint to resume from."""
         seconds = self.clock() - self.started_s
-        self.standing.seconds = self.seconds_before + seconds
-        self.standing.device_seconds = self.device_seconds_before + seconds * self.runtime.world_size
-        self.actions.save(state, self.standing)
+        self.progress.seconds = self.seconds_before + seconds
+        self.progress.device_seconds = self.device_seconds_before + seconds * self.runtime.world_size
+        self.saver.save_training(state, self.progress)
         self.saved_s = self.clock()
-        self.wants_save = False
 
 
-def average(records: list[tuple[int, Metrics]]) -> Metrics:
-    """Over the steps of all of them; the rate is that of the last one."""
-    num_steps = sum(steps for steps, _ in records)
-    last = records[-1][1]
-    means = {name: sum(steps * record[name] for steps, record in records) / num_steps for name in last}
-    return {**means, "rate": last["rate"]}
+class MetricWindow:
+    """Metrics since the last logged line, read in several pieces if the run evaluated or saved in between."""
+
+    def __init__(self, step: int) -> None:
+        self.last_step = step
+        self.pieces: list[tuple[int, Metrics]] = []
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """Add the means of the steps since the last call."""
+        self.pieces.append((step - self.last_step, metrics))
+        self.last_step = step
+
+    def take_mean(self) -> Metrics:
+        """Return the means over all steps of the window and empty it; the learning rate is that of the last step."""
+        num_steps = sum(steps for steps, _ in self.pieces)
+        last = self.pieces[-1][1]
+        means = {name: sum(steps * metrics[name] for steps, metrics in self.pieces) / num_steps for name in last}
+        self.pieces = []
+        return {**means, LEARNING_RATE: last[LEARNING_RATE]}
+
+
+class SpeedMeter:
+    """Training speed since the last logged line, without the time spent on evaluating and saving."""
+
+    def __init__(
+        self, batch_size: int, progress: RunProgress, read_data_wait_s: Callable[[], float], clock: Callable[[], float]
+    ) -> None:
+        self.batch_size, self.read_data_wait_s, self.clock = batch_size, read_data_wait_s, clock
+        self.started_s = self.last_s = clock()
+        self.last_step, self.last_data_wait_s = progress.step, read_data_wait_s()
+        self.seconds_before = progress.seconds
+        self.paused_s = 0.0
+        """Time spent on other things since the last call of `measure`; added to by the caller."""
+
+    def measure(self, step: int) -> Metrics:
+        """Return images per second, the fraction of time spent waiting for data, and the seconds of all attempts."""
+        now_s, data_wait_s = self.clock(), self.read_data_wait_s()
+        seconds = max(now_s - self.last_s - self.paused_s, 1e-9)
+        speed = {
+            "images_per_s": (step - self.last_step) * self.batch_size / seconds,
+            "waited": min(1.0, (data_wait_s - self.last_data_wait_s) / seconds),
+            "seconds": self.seconds_before + now_s - self.started_s,
+        }
+        self.last_s, self.last_step, self.last_data_wait_s, self.paused_s = now_s, step, data_wait_s, 0.0
+        return speed
+
+
+class RunLogger:
+    """metrics.jsonl, TensorBoard if requested, and progress on standard error. Ranks other than 0 log nothing."""
+
+    def __init__(self, metrics: MetricsLog | None, tensorboard: TensorBoard | None, progress: Progress | None) -> None:
+        self.files = [file for file in (metrics, tensorboard) if file is not None]
+        self.progress = progress
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Write metrics to the files; training metrics are shown in the terminal too."""
+        for file in self.files:
+            file.write({"step": step, **metrics})
+        if self.progress is not None and "loss" in metrics:
+            self.progress.update(step, metrics)
+
+    def print_message(self, text: str) -> None:
+        """Print a line to standard error, above the progress bar."""
+        if self.progress is not None:
+            self.progress.print_message(text)
+
+
+@contextmanager
+def open_logger(
+    recipe: Recipe,
+    folder: RunFolder,
+    runtime: Runtime,
+    *,
+    title: str,
+    start_step: int,
+    total_steps: int,
+    metric_names: MetricNames,
+) -> Iterator[RunLogger]:
+    """Open the log files of a run and its progress display; a resumed run says where it continues."""
+    if not runtime.is_main:
+        yield RunLogger(None, None, None)
+        return
+    with ExitStack() as stack:
+        metrics = stack.enter_context(MetricsLog(folder.metrics, start_step))
+        tensorboard = None
+        if recipe.report.tensorboard:
+            tensorboard = stack.enter_context(TensorBoard(folder.tensorboard, start_step, metric_names.evaluation))
+        progress = stack.enter_context(Progress(total_steps, start_step, title, metric_names.training))
+        logger = RunLogger(metrics, tensorboard, progress)
+        if start_step > 0:
+            logger.print_message(f"Resuming from step {start_step} ({folder.path}).")
+        yield logger
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """A request to end the run, made by a signal. The current step is finished and saved first."""
+
+    def __init__(self, print_message: Callable[[str], None] = print_error) -> None:
+        self.print_message = print_message
+        self.signal: int | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        return self.signal is not None
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Remember the signal; a Ctrl-C after any signal raises KeyboardInterrupt at once."""
+        if self.is_requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self.is_requested:
+            self.print_message("Finishing this step and saving. Press Ctrl-C again to quit without saving.")
+        self.signal = number
+
+
+@contextmanager
+def stop_on_signals(print_message: Callable[[str], None] = print_error) -> Iterator[StopRequest]:
+    """Turn Ctrl-C and SIGTERM into a stop request while the block runs; restore the former handlers on exit."""
+    stop = StopRequest(print_message)
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set signal handlers; other callers have their own way to stop
+        return
+    before = {number: signal.signal(number, stop.on_signal) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,14 +1,11 @@
-"""Run folder, resume point, RunSummary.
+"""The folder of a run: its recipe, checkpoints, metrics, summary, and the model that comes out of it.
 
-What a run came to: the figures, and what they cost.
-The folder of a run: its recipe, its checkpoints, its metrics, and the model that comes out of it.
-
-recipe.json                 what was run
-metrics.jsonl               a line for each report and evaluation
+recipe.json                 the recipe of the run
+metrics.jsonl               a line for each logged step and each evaluation
 checkpoints/step-00000120/  model.safetensors, config.json, training.safetensors: the last few, to resume from
-best/                       the best of all evaluations
-model/                      the result, with the recipe beside it
-curves.png, summary.json    at the end
+best/                       the best model of all evaluations
+model/                      the resulting model, with the recipe beside it
+curves.png, summary.json    written at the end
 """
 
 import hashlib
@@ -16,24 +13,37 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import make_folder, read_json, write_json
+from vitrine.core.runtime import Runtime
 from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
+from vitrine.models.registry import build_meta_model
 from vitrine.recipe import Recipe, list_differences, parse_recipe
-from vitrine.training.state import Tensors
+from vitrine.training.state import Tensors, TrainState, gather_model, gather_training
+from vitrine.version import __version__
+
+TRAINING_FILE = "training.safetensors"
+FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
+CONTENT_KEY, DIGEST_KEY = "vitrine_training", "vitrine_training_checksum"  # in its metadata
+STEP = re.compile(r"step-\d{8,}")
+
+RENAMED_KEYS: dict[str, str] = {}
+"""Former names of keys in summary.json and in the saved progress, each with its present name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
+    """Results of a run and what they cost: the content of summary.json."""
+
     model: str
     num_parameters: int
     num_train_images: int
@@ -41,50 +51,44 @@ class RunSummary:
     learning_rate: float
     total_steps: int
     steps: int
-    """Done; fewer than there were to be, if it was stopped."""
+    """Finished steps; fewer than total_steps if the run was stopped."""
     is_finished: bool
     stopped_early: bool
-    """Because the watched accuracy rose no more."""
+    """Whether the validation accuracy stopped improving (evaluation.patience)."""
     interrupted_by: int | None
     """The signal, which may have come with the last step."""
     watched_on: str | None
-    """held_out or val: where the best was chosen."""
+    """Validation images: held_out or val."""
     best: float | None
-    """Best accuracy of the evaluations in the course of the run."""
+    """Best validation accuracy during the run."""
     best_step: int | None
     test_top1: float | None
     test_top5: float | None
     test_loss: float | None
     num_test_images: int | None
     images: int
-    """Seen in training."""
+    """Number of images seen in training, repetitions included."""
     exaflops: float
-    """Counted as table 6 of arXiv:2010.11929 does: as if all weights were trained."""
+    """Training compute, counted as in table 6 of arXiv:2010.11929: as if all weights were trained."""
     device: str
     device_hours: float
-    """Of training with its evaluations and checkpoints, all attempts and all devices together."""
-
-
-TRAINING_FILE = "training.safetensors"
-FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
-KEY, SEAL = "vitrine_training", "vitrine_training_checksum"  # in its metadata
-STEP = re.compile(r"step-\d{8,}")
+    """Hours of training, evaluating and saving, summed over attempts and devices."""
 
 
 @dataclass
 class RunProgress:
-    """How far a run has come, and how it did so far. It is saved with each checkpoint."""
+    """Progress of a run, saved with each checkpoint."""
 
     step: int = 0
     best: float | None = None
-    """Accuracy of the best evaluation so far."""
+    """Score of the best evaluation so far."""
     best_step: int | None = None
     num_worse: int = 0
-    """Evaluations since the best one."""
+    """Number of evaluations since the best one."""
     seconds: float = 0.0
-    """Spent, all attempts together."""
+    """Time spent, summed over attempts."""
     device_seconds: float = 0.0
-    """The same, times the processes of each attempt."""
+    """Time spent, summed over attempts and processes."""
     stopped_early: bool = False
 
 
@@ -94,11 +98,13 @@ class ResumePoint:
 
     checkpoint: Checkpoint
     training: Tensors = field(repr=False)
-    standing: RunProgress
+    progress: RunProgress
     path: Path
 
 
 class RunFolder:
+    """Paths in a run's folder, and what reads and writes them."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe = path / "recipe.json"
@@ -111,30 +117,30 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
 
     def check(self, recipe: Recipe) -> None:
-        """Make sure, before anything is loaded, that the folder can be had, and is new or this recipe's."""
+        """Check, before anything is loaded, that the folder is new or holds a run of this recipe, and can be written to."""
         if self.recipe.is_file() and not self.is_empty():
-            self.require_same(recipe)
-        elif self.path.exists() and (not self.path.is_dir() or self.list_strangers()):
-            raise FileExistsError(f"{self.path} exists and is no folder of a run: choose another by --out.")
+            self.check_same_recipe(recipe)
+        elif self.path.exists() and (not self.path.is_dir() or self.list_foreign_files()):
+            raise FileExistsError(f"{self.path} exists and is not the folder of a run: choose another one with --out.")
         make_folder(self.path)
 
     def open(self, recipe: Recipe) -> None:
-        """Begin or go on, with the recipe written down."""
+        """Create the folder, or continue in it, and write the recipe."""
         self.check(recipe)
         if not self.recipe.is_file() or self.is_empty():
             write_json(self.recipe, recipe.to_json())
         make_folder(self.checkpoints)
 
-    def list_strangers(self) -> list[Path]:
-        """What lies there, apart from what a run leaves that was stopped before its first checkpoint."""
+    def list_foreign_files(self) -> list[Path]:
+        """Return what is there besides files of a run that was stopped before its first checkpoint."""
         own = {self.checkpoints, self.metrics, self.best, self.tensorboard}
-        if self.recipe.is_file() and self.is_readable():
+        if self.recipe.is_file() and self.has_valid_recipe():
             own.add(self.recipe)
-        half = set(self.path.glob(".*.vitrine-*"))  # written by a job that was killed
-        return [path for path in self.path.iterdir() if path not in own | half]
+        partial = set(self.path.glob(".*.vitrine-*"))  # left by a process that was killed while writing
+        return [path for path in self.path.iterdir() if path not in own | partial]
 
-    def is_readable(self) -> bool:
-        """Whether its recipe is one, and no file of somebody else's."""
+    def has_valid_recipe(self) -> bool:
+        """Return whether recipe.json is one of ours, and not a file of somebody else."""
         try:
             self.read_recipe()
         except ValueError:
@@ -142,15 +148,16 @@ class RunFolder:
         return True
 
     def is_empty(self) -> bool:
-        """Whether nothing was saved yet that another recipe would lose."""
+        """Return whether nothing has been saved yet that starting with another recipe would lose."""
         return not self.summary.is_file() and next(self.list_checkpoints(), None) is None
 
-    def require_same(self, recipe: Recipe) -> None:
+    def check_same_recipe(self, recipe: Recipe) -> None:
+        """Raise ValueError with the differing fields if the folder's run has another recipe."""
         differences = list_differences(self.read_recipe(), recipe)
         if differences:
             raise ValueError(
-                f"{self.path} holds a run of another recipe ({join_names(differences)}): give the same to resume it, or "
-                "another folder by --out."
+                f"{self.path} holds a run of another recipe ({join_names(differences)}): use the same recipe to resume it, or "
+                "another folder with --out."
             )
 
     def read_recipe(self) -> Recipe:
@@ -158,39 +165,40 @@ class RunFolder:
             content = json.loads(self.recipe.read_text())
         except (ValueError, OSError) as error:
             raise ValueError(
-                f"{self.recipe} cannot be read ({summarise(error)}): restore it, or choose another folder."
+                f"{self.recipe} cannot be read ({summarise_error(error)}): restore it, or choose another folder."
             ) from None
         return parse_recipe(content, str(self.recipe))
 
     def read_summary(self) -> RunSummary:
-        """Of a run that is finished."""
+        """Read the summary of a finished run."""
         try:
-            return RunSummary(**read_json(self.summary))
+            return RunSummary(**rename_keys(read_json(self.summary)))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{self.summary} cannot be read ({summarise(error)}): remove it, and the run is summed up again."
+                f"{self.summary} cannot be read ({summarise_error(error)}): delete it, and the run writes it again."
             ) from None
 
-    def save_training(self, checkpoint: Checkpoint, training: Tensors, standing: RunProgress, keep_last: int) -> Path:
-        """Write a checkpoint to resume from, and remove what is older than the last few."""
-        path = self.checkpoints / f"step-{standing.step:08d}"
+    def save_training(self, checkpoint: Checkpoint, training: Tensors, progress: RunProgress, keep_last: int) -> Path:
+        """Write a checkpoint to resume from, and remove all but the last few."""
+        path = self.checkpoints / f"step-{progress.step:08d}"
 
         def write(folder: Path) -> None:
             content = {
                 "format": FORMAT,
-                "standing": vars(standing),
+                "standing": vars(progress),
                 "checksum": compute_checksum(training),
                 "description": compute_fingerprint(checkpoint),
             }
             text = json.dumps(content)
-            save_file(training, folder / TRAINING_FILE, metadata={"format": "pt", KEY: text, SEAL: compute_digest(text)})
+            metadata = {"format": "pt", CONTENT_KEY: text, DIGEST_KEY: compute_digest(text)}
+            save_file(training, folder / TRAINING_FILE, metadata=metadata)
 
-        save_checkpoint(checkpoint, path, write_beside=write)
+        save_checkpoint(checkpoint, path, write_extra_files=write)
         self.remove_old(path, keep_last)
         return path
 
     def remove_old(self, newest: Path, keep_last: int) -> None:
-        """All but the one that was just written and the few before it; what is later than that was damaged, or left half."""
+        """Remove all checkpoints but the one just written and the few before it. Later ones are damaged or incomplete."""
         earlier = [path for path in self.list_checkpoints() if path <= newest]
         kept = earlier[:keep_last]
         for path in (*self.list_checkpoints(), *self.checkpoints.glob(".step-*.vitrine-*")):
@@ -198,46 +206,86 @@ class RunFolder:
                 shutil.rmtree(path, ignore_errors=True)
 
     def save_model(self, checkpoint: Checkpoint, recipe: Recipe, path: Path) -> None:
-        """Write a model to use, with the recipe that it comes from."""
-        save_checkpoint(checkpoint, path, write_beside=lambda folder: write_json(folder / "recipe.json", recipe.to_json()))
+        """Write a model for use, with its recipe beside it."""
+        save_checkpoint(checkpoint, path, write_extra_files=lambda folder: write_json(folder / "recipe.json", recipe.to_json()))
 
     def list_checkpoints(self) -> Iterator[Path]:
-        """The newest first; copies that someone made under other names are theirs."""
-        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else iter(())
-        yield from sorted((path for path in found if STEP.fullmatch(path.name) and path.is_dir()), reverse=True)
+        """Yield the checkpoints, newest first; copies that the user made under other names are left alone."""
+        paths = self.checkpoints.iterdir() if self.checkpoints.is_dir() else iter(())
+        yield from sorted((path for path in paths if STEP.fullmatch(path.name) and path.is_dir()), reverse=True)
 
     def find_last(self) -> ResumePoint | None:
-        """The newest checkpoint that is whole; None where there is none yet."""
+        """Load the newest intact checkpoint; None if there is no checkpoint yet."""
         damaged: list[str] = []
         for path in self.list_checkpoints():
             try:
-                saved = load_resume_point(path)
+                resume_point = load_resume_point(path)
             except (ValueError, OSError) as error:
-                damaged.append(f"{path} ({summarise(error)})")
+                damaged.append(f"{path} ({summarise_error(error)})")
                 continue
             if damaged:
-                warn_user(f"Damaged: {join_names(damaged)}; the run goes on from {path}, the newest that is whole.")
-            return saved
+                warn_user(f"Damaged: {join_names(damaged)}; resuming from {path}, the newest intact checkpoint.")
+            return resume_point
         if damaged:
             raise ValueError(
                 f"Every checkpoint of the run is damaged: {join_names(damaged)}. Restore one, or remove {self.checkpoints} to "
-                "begin again."
+                "start again."
             )
         return None
 
 
+class CheckpointWriter:
+    """Gathers the state of a run from all ranks and writes it into the run's folder on rank 0."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe, runtime: Runtime, start: Checkpoint) -> None:
+        """`start` is the run's initial model: its config, preprocessing, class names and provenance are saved too."""
+        self.folder, self.recipe, self.runtime, self.start = folder, recipe, runtime, start
+
+    def save_training(self, state: TrainState, progress: RunProgress) -> None:
+        """Write a checkpoint to resume from."""
+        checkpoint, training = self.gather(state, state.step), gather_training(state)
+        if checkpoint is not None:
+            self.folder.save_training(checkpoint, training, progress, self.recipe.saving.keep_last)
+
+    def save_best(self, state: TrainState) -> None:
+        """Write the best model so far."""
+        self.save_model(state, state.step, self.folder.best)
+
+    def save_model(self, state: TrainState, step: int, path: Path) -> None:
+        """Write a model for use; `step` is the one its weights come from."""
+        checkpoint = self.gather(state, step)
+        if checkpoint is not None:
+            self.folder.save_model(checkpoint, self.recipe, path)
+
+    def gather(self, state: TrainState, step: int) -> Checkpoint | None:
+        """Return the model as it is evaluated; None on ranks other than 0."""
+        weights = gather_model(state)
+        if not self.runtime.is_main:
+            return None
+        model = build_meta_model(replace(self.start.model.config, gradient_checkpointing=False))
+        model.load_state_dict(weights, assign=True)
+        provenance = {**self.start.provenance, "trained_by": f"vitrine {__version__}", "step": step}
+        return Checkpoint(model.eval(), self.start.preprocessing, self.start.class_names, provenance)
+
+
+def rename_keys(content: dict[str, Any]) -> dict[str, Any]:
+    """Give keys of files of former versions their present names."""
+    return {RENAMED_KEYS.get(name, name): value for name, value in content.items()}
+
+
 def load_resume_point(path: Path) -> ResumePoint:
+    """Load a checkpoint folder; raise ValueError if one of its files is damaged or does not belong to the others."""
     content, training = read_training(path / TRAINING_FILE)
     checkpoint = load_checkpoint(path)
     if compute_fingerprint(checkpoint) != content.get("description"):
-        raise ValueError(f"{path}: config.json is not the one that was written with the training state.")
-    return ResumePoint(checkpoint, training, RunProgress(**content["standing"]), path)
+        raise ValueError(f"{path}: config.json is not the one written with {TRAINING_FILE}.")
+    return ResumePoint(checkpoint, training, RunProgress(**rename_keys(content["standing"])), path)
 
 
 def compute_fingerprint(checkpoint: Checkpoint) -> str:
-    """Of all that is not weights, which have a checksum of their own."""
-    said = CheckpointMetadata(checkpoint.model.config, checkpoint.preprocessing, checkpoint.class_names, {}, None)
-    return compute_digest(json.dumps(said.to_json()))
+    """Hash everything of a checkpoint but its weights, which have a checksum of their own."""
+    metadata = CheckpointMetadata(checkpoint.model.config, checkpoint.preprocessing, checkpoint.class_names, {}, None)
+    return compute_digest(json.dumps(metadata.to_json()))
 
 
 def compute_digest(text: str) -> str:
@@ -245,17 +293,18 @@ def compute_digest(text: str) -> str:
 
 
 def read_training(path: Path) -> tuple[dict[str, Any], Tensors]:
+    """Read a training file: its metadata, verified, and its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
-        if compute_digest(metadata[KEY]) != metadata[SEAL]:
-            raise ValueError("what it says of itself does not fit its checksum")
-        content = json.loads(metadata[KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
+        if compute_digest(metadata[CONTENT_KEY]) != metadata[DIGEST_KEY]:
+            raise ValueError("its metadata does not match its checksum")
+        content = json.loads(metadata[CONTENT_KEY])
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is no training state, or was damaged: {summarise(error)}.") from None
+        raise ValueError(f"{path} is damaged or not a training state: {summarise_error(error)}.") from None
     if content.get("format") != FORMAT:
-        raise ValueError(f"{path} is of format {content.get('format')!r}; this version reads format {FORMAT}.")
+        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}.")
     if compute_checksum(tensors) != content.get("checksum"):
-        raise ValueError(f"{path} was damaged: its numbers do not fit its checksum.")
+        raise ValueError(f"{path} is damaged: its tensors do not match its checksum.")
     return content, tensors

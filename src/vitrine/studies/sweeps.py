@@ -1,87 +1,210 @@
-"""Seeds and learning-rate search.
+"""`vitrine.train` and `vitrine.finetune`: one run, several seeds, or a learning-rate search first.
 
-The paper's choice of a learning rate: a grid, tried on a held-out part of train (appendix B.1.1 of arXiv:2010.11929).
-
-The test images are not looked at here; what is chosen is then trained on all of train.
-The same recipe with several seeds: the mean and the spread of what it reaches (table 2 of arXiv:2010.11929 has three).
+The paper chose learning rates from a grid, on a held-out part of train (appendix B.1.1 of arXiv:2010.11929), and reports the
+mean and spread over three seeds (table 2).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
+from vitrine.data.open_data import DatasetHandle
 from vitrine.recipe import Recipe, with_changes
+from vitrine.recipes.registry import (
+    build_finetune_recipe,
+    find_data_once,
+    find_finetune_recipe,
+    find_recipe,
+    name_finetune_run,
+)
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
 
+HELD_OUT = 0.1  # fraction of train that learning rates are compared on
+
 
 @dataclass(frozen=True)
-class RateChoice:
+class LearningRateSearch:
+    """Result of `search_learning_rate`."""
+
     summaries: dict[float, RunSummary]
-    """By rate, without those that diverged; fewer than were to be tried, if it was interrupted."""
+    """Runs by learning rate, without those that diverged; fewer than requested if it was interrupted."""
     interrupted_by: int | None = None
     """The signal."""
 
     @property
     def best(self) -> float:
-        """The rate of the highest held-out accuracy; of several alike, the lowest."""
-        return max(sorted(self.summaries), key=lambda rate: self.summaries[rate].best or 0.0)
+        """The learning rate with the highest held-out accuracy; of equal ones, the lowest."""
+        return max(sorted(self.summaries), key=lambda lr: self.summaries[lr].best or 0.0)
 
 
-def search_learning_rate(recipe: Recipe, rates: Sequence[float], held_out: float, out: Path, title: str) -> RateChoice:
-    """Train with each rate on what is left of train, and measure on what is held out, once, at the end."""
-    trials = build_trials(recipe, rates, recipe.data.held_out or held_out)
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of `train` and `finetune`: one run, or one for each seed."""
+
+    recipe: Recipe
+    """Recipe of the runs, with the learning rate that was chosen."""
+    runs: list[RunSummary]
+    """Summaries of the runs; fewer than seeds if they were interrupted."""
+    folders: list[Path]
+    """Folders of these runs, with the trained model in `model` and its curves in curves.png."""
+    is_finished: bool
+    search: LearningRateSearch | None = None
+    interrupted_by: int | None = None
+    """The signal, which may have come with the last step of all."""
+
+
+def train(
+    recipe: Recipe | str,
+    out: str | Path | None = None,
+    *,
+    seeds: Sequence[int] = (),
+    learning_rates: Sequence[float] | None = None,
+    held_out: float = HELD_OUT,
+    title: str | None = None,
+    dataset: DatasetHandle | None = None,
+    **changes: Any,
+) -> TrainResult:
+    """Train a recipe, given as an object or by name; an interrupted run in the same folder is resumed.
+
+    Args:
+        recipe: A recipe, or a name from `vitrine train --list`.
+        out: Folder of the run (default: runs/ and the recipe's name).
+        seeds: Train once with each of these seeds; several have a folder each.
+        learning_rates: Choose the learning rate from these first, on a held-out part of the training images.
+        held_out: That part of the training images, unless the recipe holds out some itself.
+        title: What progress and figures call the run.
+        dataset: The recipe's data, if it was found already.
+        changes: Changed fields of the recipe, e.g. seed=1 or optim={"learning_rate": 0.1}.
+    """
+    name = recipe if isinstance(recipe, str) else "training"
+    recipe = with_changes(find_recipe(recipe)() if isinstance(recipe, str) else recipe, **changes)
+    title = name if title is None else title
+    folder = Path("runs") / name if out is None else Path(out)
+    check_distinct(seeds)
+    search = None
+    with start_runtime(recipe.device):  # once for all runs: the processes of torchrun can meet only once
+        if learning_rates is not None:
+            search = search_learning_rate(recipe, learning_rates, held_out, folder, title, dataset)
+            if search.interrupted_by is not None:
+                return TrainResult(recipe, [], [], False, search, search.interrupted_by)
+            recipe = with_changes(recipe, optim={"learning_rate": search.best}, data={"held_out": 0.0})
+            folder = folder / "chosen"
+        if len(seeds) > 1:
+            runs = run_seeds(recipe, seeds, folder, title, dataset)
+            folders = [folder / f"seed-{run.seed}" for run in runs]
+        else:
+            recipe = replace(recipe, seed=seeds[0]) if seeds else recipe
+            runs, folders = [run_recipe(recipe, folder, title, dataset)], [folder]
+    is_finished = runs[-1].is_finished and len(runs) >= len(seeds)
+    return TrainResult(recipe, runs, folders, is_finished, search, runs[-1].interrupted_by)
+
+
+def finetune(
+    model: str | Path,
+    data: Any,
+    out: str | Path | None = None,
+    *,
+    recipe: str = "folder",
+    seeds: Sequence[int] = (),
+    select_rate: bool = False,
+    title: str | None = None,
+    **changes: Any,
+) -> TrainResult:
+    """Fine-tune a checkpoint on images; an interrupted run in the same folder is resumed.
+
+    Args:
+        model: Checkpoint: a folder or file in any known format, or hf://org/name.
+        data: Path or name of a dataset, or a dataset object.
+        out: Folder of the run (default: below runs/, named after model, data and recipe).
+        recipe: Name of a fine-tuning recipe: folder, which suits a laptop, or one of the paper's, e.g. pets.
+        seeds: Train once with each of these seeds; several have a folder each.
+        select_rate: Choose the learning rate first, from the recipe's own list, on a held-out part of the training images.
+        title: What progress and figures call the run.
+        changes: Changed fields of the recipe, e.g. epochs=3 or optim={"learning_rate": 1e-4}.
+    """
+    rule = find_finetune_recipe(recipe)
+    dataset = find_data_once(data)
+    title = name_finetune_run(model, dataset.name, recipe) if title is None else title
+    built = with_changes(build_finetune_recipe(recipe, str(model), dataset), **changes)
+    return train(
+        built,
+        Path("runs") / title if out is None else out,
+        seeds=seeds,
+        learning_rates=rule.rates if select_rate else None,
+        held_out=rule.held_out,
+        title=title,
+        dataset=dataset,
+    )
+
+
+def search_learning_rate(
+    recipe: Recipe,
+    learning_rates: Sequence[float],
+    held_out: float,
+    out: Path,
+    title: str,
+    dataset: DatasetHandle | None = None,
+) -> LearningRateSearch:
+    """Train with each learning rate on part of train and measure once, at the end, on the rest; test images are not used."""
+    trials = build_trials(recipe, learning_rates, recipe.data.held_out or held_out)
     make_folder(out)
     summaries: dict[float, RunSummary] = {}
     with start_runtime(recipe.device):
-        for rate, trial in trials.items():
+        for lr, trial in trials.items():
             try:
-                summary = run_recipe(trial, out / f"rate-{rate:g}", f"{title}, rate {rate:g}")
+                summary = run_recipe(trial, out / f"rate-{lr:g}", f"{title}, lr {lr:g}", dataset)
             except Diverged as error:
-                warn_user(f"The rate {rate:g} is out of the question: {summarise(error)}.")
+                warn_user(f"Learning rate {lr:g} is too high: {summarise_error(error)}.")
                 continue
             if summary.is_finished:
-                summaries[rate] = summary
+                summaries[lr] = summary
             if summary.interrupted_by is not None:
-                return RateChoice(summaries, summary.interrupted_by)
+                return LearningRateSearch(summaries, summary.interrupted_by)
     if not summaries:
         raise ValueError(
-            f"Every rate of {join_names([f'{rate:g}' for rate in rates])} is too high: give lower ones by --rates."
+            f"All learning rates ({join_names([f'{lr:g}' for lr in learning_rates])}) are too high: lower --rates."
         )
-    return RateChoice(summaries)
+    return LearningRateSearch(summaries)
 
 
-def build_trials(recipe: Recipe, rates: Sequence[float], held_out: float) -> dict[float, Recipe]:
-    """All of them, so that a mistake in one is found before the first is run."""
-    if len(rates) < 2:
-        raise ValueError(f"This recipe has {'no rates' if not rates else 'one rate'} to choose from: leave --select-rate out.")
-    if len({f"{rate:g}" for rate in rates}) != len(rates):
-        raise ValueError(f"rates={tuple(rates)} has one of them twice, or two that are nearly the same: give each once.")
+def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: float) -> dict[float, Recipe]:
+    """Build the recipes of a search, all of them, so that a mistake in one is found before the first is run."""
+    if len(learning_rates) < 2:
+        raise ValueError(
+            f"A learning-rate search needs at least two learning rates, not {len(learning_rates)}: leave --select-rate out, or "
+            "give --rates."
+        )
+    if len({f"{lr:g}" for lr in learning_rates}) != len(learning_rates):
+        raise ValueError(f"rates={tuple(learning_rates)} has equal or nearly equal ones: give each once.")
     if held_out == 0:
-        raise ValueError("data.held_out=0 leaves no images to choose a rate on: give a share, as --data.held-out 0.1.")
+        raise ValueError("data.held_out=0 leaves no images to compare learning rates on: set e.g. --data.held-out 0.1.")
     evaluation = {"num_times": 1, "test": False, "patience": None}
     return {
-        rate: with_changes(recipe, optim={"learning_rate": rate}, data={"held_out": held_out}, evaluation=evaluation)
-        for rate in rates
+        lr: with_changes(recipe, optim={"learning_rate": lr}, data={"held_out": held_out}, evaluation=evaluation)
+        for lr in learning_rates
     }
 
 
-def run_seeds(recipe: Recipe, seeds: Sequence[int], out: Path, title: str) -> list[RunSummary]:
-    """Each in a folder of its own, those that are finished already only read; an interruption ends the list."""
-    require_distinct(seeds)
+def run_seeds(
+    recipe: Recipe, seeds: Sequence[int], out: Path, title: str, dataset: DatasetHandle | None = None
+) -> list[RunSummary]:
+    """Run a recipe with each seed in a folder of its own; finished runs are only read, and an interruption ends the list."""
+    check_distinct(seeds)
     make_folder(out)
     summaries: list[RunSummary] = []
     with start_runtime(recipe.device):
         for seed in seeds:
-            summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}"))
+            summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}", dataset))
             if summaries[-1].interrupted_by is not None:
                 break
     return summaries
 
 
-def require_distinct(seeds: Sequence[int]) -> None:
+def check_distinct(seeds: Sequence[int]) -> None:
     if len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds={tuple(seeds)} has one of them twice: each can count once only.")
+        raise ValueError(f"seeds={tuple(seeds)} must be distinct.")

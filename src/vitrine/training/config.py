@@ -1,4 +1,4 @@
-"""How a run is optimised, on what, and what is kept of it, as frozen dataclasses. No torch here."""
+"""Settings of the optimizer, the machine, saving and logging. No torch here."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,36 +14,38 @@ Sharding = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """The optimizer, its learning rate over the run, and what of the model it trains."""
+    """The optimizer, its learning-rate schedule, and which parts of the model it trains."""
 
     kind: OptimizerKind = "adamw"
     learning_rate: float = 1e-3
-    """At its peak, the end of warm-up."""
+    """Peak learning rate, at the end of warm-up."""
     weight_decay: float = 0.1
-    """Relative to the learning rate, as in the paper and in AdamW: a step takes away rate x decay of a weight."""
+    """Weight decay relative to the learning rate, as in the paper and AdamW: a step subtracts lr x decay of a weight."""
     decay_mask: DecayMask = "kernels"
-    """What weights decay: matrices and convolutions only, as in big_vision, or all parameters."""
+    """Parameters that decay: kernels of linear and convolution layers, as in big_vision, or all."""
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     warmup_steps: int = 0
+    """Steps of linear warm-up from 0."""
     decay: DecayKind = "cosine"
+    """Learning-rate schedule after warm-up."""
     final_rate: float = 1e-5
-    """Where a linear decay ends (issue 2 of vision_transformer); the others end where their form does."""
+    """Learning rate at the end of a linear decay (issue 2 of vision_transformer)."""
     decay_at: tuple[float, ...] = (0.3, 0.6, 0.9)
-    """Shares of the run from which on a piecewise rate is a tenth of what it was: BiT's."""
+    """Fractions of the run at which a piecewise schedule divides the learning rate by ten, as in BiT."""
     rsqrt_timescale: int = 10_000
-    """Steps after warm-up in which an rsqrt rate halves its square."""
+    """Timescale of the rsqrt schedule, in steps."""
     cooldown_steps: int = 0
-    """Last steps in which the rate goes down to 0 linearly, whatever its decay; for rsqrt and constant."""
+    """Last steps in which the learning rate goes linearly to 0; for the rsqrt and constant schedules."""
     max_grad_norm: float | None = 1.0
-    """Gradients are scaled down to this global norm; None: they are not."""
+    """Global norm that gradients are clipped to; None: no clipping."""
     layer_decay: float = 1.0
-    """Factor of the rate from each block to the one before it; 1: the same rate for all."""
+    """Factor of the learning rate from each block to the one before it; 1: the same for all."""
     frozen_blocks: int = 0
-    """How many of the first blocks, with the embedding before them, are not trained; -1: all but the head."""
+    """Number of first blocks that are not trained, with the embedding before them; -1: train only the head."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -54,37 +56,35 @@ class OptimConfig:
         if self.layer_decay > 1:
             raise ValueError(f"layer_decay={self.layer_decay} must be at most 1: early layers learn more slowly, not faster.")
         if self.decay == "linear" and self.final_rate > self.learning_rate:
-            raise ValueError(
-                f"final_rate={self.final_rate} is above learning_rate={self.learning_rate}: the rate would rise. Lower it."
-            )
-        if not isinstance(self.decay_at, tuple) or not all(0 < share < 1 for share in self.decay_at):
-            raise ValueError(f"decay_at={self.decay_at!r} must be shares of the run between 0 and 1, as (0.3, 0.6, 0.9).")
+            raise ValueError(f"final_rate={self.final_rate} must be at most learning_rate={self.learning_rate}.")
+        if not isinstance(self.decay_at, tuple) or not all(0 < fraction < 1 for fraction in self.decay_at):
+            raise ValueError(f"decay_at={self.decay_at!r} must be fractions of the run between 0 and 1, e.g. (0.3, 0.6, 0.9).")
         if list(self.decay_at) != sorted(set(self.decay_at)):
-            raise ValueError(f"decay_at={self.decay_at} must rise from one share to the next.")
+            raise ValueError(f"decay_at={self.decay_at} must be in increasing order.")
 
-    def require_room(self, total_steps: int) -> None:
-        """Warm-up and cooldown fit into a run of so many steps."""
+    def check_total_steps(self, total_steps: int) -> None:
+        """Raise ValueError unless warm-up and cooldown fit into a run of this length."""
         if self.warmup_steps + self.cooldown_steps >= total_steps:
             raise ValueError(
-                f"warmup_steps={self.warmup_steps} and cooldown_steps={self.cooldown_steps} leave nothing of "
+                f"warmup_steps={self.warmup_steps} plus cooldown_steps={self.cooldown_steps} must be less than "
                 f"total_steps={total_steps}: lower them, or train longer."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """How a run is fitted to a machine. It may be resumed with others of these."""
+    """Settings that fit a run to a machine. A run may be resumed with different ones."""
 
     precision: Precision = "auto"
-    """Of products and convolutions; auto: bfloat16 where a GPU has it, else float32. Weights stay float32."""
+    """Precision of products and convolutions; auto: bfloat16 on GPUs that have it, else float32. Weights stay float32."""
     compile: bool = False
-    """Compile the network by torch.compile: slower to begin, quicker by the step."""
+    """Compile the model with torch.compile: slower to start, faster per step."""
     gradient_checkpointing: bool = False
-    """Compute blocks again in the backward pass: less memory, about a third more time."""
+    """Recompute blocks in the backward pass: less memory, about a third more time."""
     accumulation_steps: int = 1
-    """Parts in which a batch goes through the network, for batches that do not fit at once."""
+    """Number of parts a batch is processed in, for batches that do not fit into memory."""
     sharding: Sharding = "ddp"
-    """Of several processes (torchrun): each has the whole network (ddp), or a part of it (fsdp) where it does not fit."""
+    """With several processes (torchrun): a copy of the model on each (ddp), or a part of it (fsdp) if it does not fit."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -93,13 +93,14 @@ class MachineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SavingConfig:
-    """When a run is saved, besides at its end and when it is interrupted."""
+    """When checkpoints are written, besides at the end and on interruption."""
 
     every_minutes: float = 10.0
+    """Minutes between checkpoints."""
     every_steps: int | None = None
-    """In addition; None: by the clock alone."""
+    """Steps between additional checkpoints; None: by the clock only."""
     keep_last: int = 2
-    """How many of these are kept, so that one may be damaged; the best one of all evaluations is kept beside them."""
+    """Number of checkpoints kept, in case the last is damaged; the best model is kept in addition."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -109,11 +110,12 @@ class SavingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """What is told while it runs; metrics.jsonl is always written."""
+    """What is logged during a run; metrics.jsonl is always written."""
 
     every_steps: int = 10
+    """Steps between two logged lines."""
     tensorboard: bool = False
-    """Event files for TensorBoard as well."""
+    """Also write TensorBoard event files."""
 
     def __post_init__(self) -> None:
         require_field_types(self)

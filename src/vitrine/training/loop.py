@@ -1,12 +1,8 @@
-"""The training loop, metric averages.
-
-What a run measures of itself between two readings: kept on the device, since reading a number would stall it.
-The training loop: the only one in this package.
-"""
+"""The training loop, the only one in this package, and the averages of its metrics between two reads."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,11 +17,14 @@ from vitrine.training.state import TrainState
 
 Metrics = dict[str, float]
 
-NEVER = 2**62  # a step that no run comes to
+NEVER = 2**62  # a step that no run reaches
 
 
 class MetricAverager:
-    """Means of some numbers since they were last read, and the first step whose loss was not finite."""
+    """Means of metrics since the last read, kept on the device because reading a number stalls it.
+
+    It also remembers the first step whose loss or gradient was not finite.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -34,19 +33,20 @@ class MetricAverager:
         self.first_bad_step = torch.full((), NEVER, dtype=torch.int64, device=runtime.device)
 
     def add(self, values: dict[str, Tensor], weight: float = 1.0) -> None:
+        """Add the metrics of a step, or of a part of it that counts by `weight`."""
         for name, value in values.items():
             value = value.detach().float() * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value
             self.weights[name] = self.weights.get(name, 0.0) + weight
 
-    def watch(self, number: Tensor, step: int) -> None:
-        """Remember the step, if it is the first of which the loss, or the norm of its gradient, is not finite."""
+    def check_finite(self, number: Tensor, step: int) -> None:
+        """Remember the step if it is the first whose loss or gradient norm is not finite; `read` raises the error."""
         bad_step = self.first_bad_step.clamp(max=step)
         self.first_bad_step = torch.where(torch.isfinite(number.detach()), self.first_bad_step, bad_step)
 
     def read(self) -> Metrics:
-        """The means over all processes; from here on they begin anew. What is not finite is an error, in all of them alike."""
-        first_bad_step = -int(self.runtime.max(-self.first_bad_step))  # the broken weights break the others a step later
+        """Return the means over steps and ranks and start again; raise FloatingPointError on all ranks if one is not finite."""
+        first_bad_step = -int(self.runtime.max(-self.first_bad_step))  # the bad rank breaks the others one step later
         if first_bad_step < NEVER:
             raise FloatingPointError(f"the loss or its gradient was not finite at step {first_bad_step}")
         names = list(self.sums)
@@ -61,14 +61,12 @@ class MetricAverager:
         return means
 
 
-@dataclass(frozen=True)
-class Hook:
-    """Something to do after a step, in all processes alike."""
+class Callback(Protocol):
+    """What the loop calls after each optimizer step, on all ranks."""
 
-    is_due: Callable[[int], bool]
-    """Asked after every step, with the number of steps done; not of the last one, of which all are."""
-    action: Callable[[TrainState, Metrics], None]
-    """Given the means of loss, metrics and gradient norm since any hook was last due, and the rate of the step."""
+    def after_step(self, state: TrainState, metrics: MetricAverager, lr: float) -> None:
+        """Act on the finished step; set `state.is_stopped` to end training. Reading `metrics` makes the host wait."""
+        ...
 
 
 def fit(
@@ -81,36 +79,30 @@ def fit(
     runtime: Runtime,
     accumulation_steps: int = 1,
     seed: int = 0,
-    hooks: tuple[Hook, ...] = (),
+    callback: Callback | None = None,
 ) -> None:
     """Train from `state.step` to `total_steps`, changing `state` in place; `batches` begins with the batch of that step."""
     state.objective.train()
-    meter = MetricAverager(runtime)
+    metrics = MetricAverager(runtime)
     while state.step < total_steps and not state.is_stopped:
         batch = next(batches).to(runtime.device)
-        rate = compute_lr(optim, state.step, total_steps)
-        set_lr(state.optimizer, rate)
-        accumulate_gradients(batch.split(accumulation_steps), parallel, meter, (seed, state.step, runtime.rank))
+        lr = compute_lr(optim, state.step, total_steps)
+        set_lr(state.optimizer, lr)
+        accumulate_gradients(batch.split(accumulation_steps), parallel, metrics, (seed, state.step, runtime.rank))
         norm = clip_gradients(state.objective, optim.max_grad_norm)
-        meter.add({"grad_norm": norm})
-        meter.watch(norm, state.step + 1)
+        metrics.add({"grad_norm": norm})
+        metrics.check_finite(norm, state.step + 1)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         if state.average is not None:
             state.average.update()
         state.step += 1
-
-        due = [hook for hook in hooks if state.step == total_steps or hook.is_due(state.step)]
-        if due:
-            # The only place where the host waits for the device: someone is about to read the numbers.
-            record = {**meter.read(), "rate": rate}
-            for hook in due:
-                hook.action(state, record)
-            state.objective.train()
+        if callback is not None:
+            callback.after_step(state, metrics, lr)
 
 
-def accumulate_gradients(parts: list[Batch], parallel: Parallel, meter: MetricAverager, keys: tuple[int, int, int]) -> None:
-    """The gradient of the mean loss over all the parts."""
+def accumulate_gradients(parts: list[Batch], parallel: Parallel, metrics: MetricAverager, keys: tuple[int, int, int]) -> None:
+    """Add up the gradient of the mean loss over all parts of a batch; `keys` are seed, step and rank."""
     num_images = sum(map(len, parts))
     losses = []
     for number, part in enumerate(parts):
@@ -118,8 +110,8 @@ def accumulate_gradients(parts: list[Batch], parallel: Parallel, meter: MetricAv
         seed_generators(*keys, number)
         with parallel.synchronised(is_last=number == len(parts) - 1):
             output = parallel(part)
-            share = len(part) / num_images
-            (output.loss * share).backward()
-        losses.append(output.loss.detach() * share)
-        meter.add({"loss": output.loss, **output.metrics}, share)
-    meter.watch(torch.stack(losses).sum(), keys[1] + 1)  # as people count them
+            fraction = len(part) / num_images
+            (output.loss * fraction).backward()
+        losses.append(output.loss.detach() * fraction)
+        metrics.add({"loss": output.loss, **output.metrics}, fraction)
+    metrics.check_finite(torch.stack(losses).sum(), keys[1] + 1)  # steps count from 1 in messages and logs

@@ -1,94 +1,72 @@
-"""From a module to an optimizer: which parameters are trained, which decay, and at what part of the rate.
+"""Optimizer of an objective: which parameters are trained, which decay, and their learning-rate scales.
 
-Depth is read from names: what comes before the blocks is layer 0, block i is layer i + 1, and the last norm, the pool and the
-head lie above all of them.
+Names of parameters are the model's business: it tells which are left out of weight decay, and the block of each.
 """
-
-import re
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from vitrine.objectives.objective import ENCODER, Objective
 from vitrine.training.config import OptimConfig
 
-BLOCK = re.compile(r"blocks\.(\d+)\.")
-BEFORE_BLOCKS = ("stem", "root", "patches", "positions", "class_token", "distillation_token", "registers")
-HEADS = ("head", "head_distillation")
 
-
-def build_optimizer(module: nn.Module, config: OptimConfig) -> Optimizer:
-    """An optimizer of what `freeze` left, in groups; the rate of a group is its `lr_scale` times that of the step."""
-    groups = build_groups(module, config)
+def build_optimizer(objective: Objective, config: OptimConfig) -> Optimizer:
+    """Build the optimizer of all parameters that `freeze` left; see `set_lr` for the learning rates of its groups."""
+    groups = build_groups(objective, config)
     if not groups:
-        raise ValueError("Nothing is left to train: lower frozen_blocks.")
+        raise ValueError(f"No parameters are left to train with optim.frozen_blocks={config.frozen_blocks}: lower it.")
     if config.kind == "sgd":
         return SGD(groups, lr=config.learning_rate, momentum=config.momentum)
     return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.eps)
 
 
-def build_groups(module: nn.Module, config: OptimConfig) -> list[dict[str, object]]:
-    """Parameters that share a layer's rate and whether they decay, in the order of the layers."""
-    kernels = {f"{name}.weight".lstrip(".") for name, each in module.named_modules() if isinstance(each, nn.Linear | nn.Conv2d)}
-    num_blocks = count_blocks(module)
+def build_groups(objective: Objective, config: OptimConfig) -> list[dict[str, object]]:
+    """Group trained parameters by block (with layer_decay) and by whether they decay, in the order of the blocks."""
+    top = objective.depth + 1 if config.layer_decay < 1 else 0
+    no_decay = objective.no_weight_decay() if config.decay_mask == "kernels" else set()
     groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
-            layer = find_layer(name, num_blocks) if config.layer_decay < 1 else num_blocks + 1
-            groups.setdefault((layer, config.decay_mask == "all" or name in kernels), []).append(parameter)
+            block = objective.block_index(name) if config.layer_decay < 1 else top
+            groups.setdefault((block, name not in no_decay), []).append(parameter)
     return [
         {
             "params": parameters,
-            "lr_scale": config.layer_decay ** (num_blocks + 1 - layer),
+            "lr_scale": config.layer_decay ** (top - block),
             "weight_decay": config.weight_decay if decays else 0.0,
         }
-        for (layer, decays), parameters in sorted(groups.items(), key=lambda item: item[0])
+        for (block, decays), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 
-def freeze(module: nn.Module, config: OptimConfig) -> None:
-    """Leave the first blocks and what comes before them as they are; with -1, everything but the head."""
+def freeze(objective: Objective, config: OptimConfig) -> None:
+    """Freeze what is not trained: the first `frozen_blocks` blocks and what comes before them; with -1, all but the head."""
+    for name, parameter in objective.named_parameters():
+        if name.startswith(ENCODER) and not objective.trains(name.removeprefix(ENCODER)):
+            parameter.requires_grad_(False)
     if config.frozen_blocks == 0:
         return
-    num_blocks = count_blocks(module)
-    if config.frozen_blocks > num_blocks:
-        raise ValueError(f"frozen_blocks={config.frozen_blocks} is more than the {num_blocks} blocks of the model: lower it.")
-    for name, parameter in module.named_parameters():
-        is_head = strip(name).split(".")[0] in HEADS
-        is_low = find_layer(name, num_blocks) <= config.frozen_blocks
-        if is_low or (config.frozen_blocks == -1 and not is_head):
+    if config.frozen_blocks > objective.depth:
+        raise ValueError(f"optim.frozen_blocks={config.frozen_blocks} exceeds the {objective.depth} blocks of the model.")
+    for name, parameter in objective.named_parameters():
+        is_low = objective.block_index(name) <= config.frozen_blocks
+        if is_low or (config.frozen_blocks == -1 and not objective.is_head(name)):
             parameter.requires_grad_(False)
 
 
-def count_blocks(module: nn.Module) -> int:
-    found = [BLOCK.match(strip(name)) for name, _ in module.named_parameters()]
-    return max((int(match[1]) + 1 for match in found if match), default=0)
-
-
-def find_layer(name: str, num_blocks: int) -> int:
-    name = strip(name)
-    match = BLOCK.match(name)
-    if match:
-        return int(match[1]) + 1
-    return 0 if name.split(".")[0] in BEFORE_BLOCKS else num_blocks + 1
-
-
-def strip(name: str) -> str:
-    """An objective has its model under the name `encoder`."""
-    return name.removeprefix("encoder.")
-
-
-def set_lr(optimizer: Optimizer, rate: float) -> None:
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of a step: each group gets it times its `lr_scale`."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["lr_scale"]
+        group["lr"] = lr * group["lr_scale"]
 
 
 @torch.no_grad()
 def clip_gradients(module: nn.Module, max_norm: float | None) -> torch.Tensor:
-    """Scale all gradients down to a global norm, if one is given; returns what it was before, on the device."""
+    """Scale all gradients down to a global norm, unless it is None; return the norm before that, on the device."""
     gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     if max_norm is not None:
         nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm  # each process has a part of a sharded one
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank has a part of a sharded one

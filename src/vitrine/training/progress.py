@@ -1,12 +1,13 @@
-"""What people see while a run trains: a bar where standard error is a terminal, a line now and then elsewhere."""
+"""Progress of a run on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from vitrine.core.console import format_figure
+from vitrine.core.console import format_number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,27 +15,26 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 10.0
 
-# What of a record is shown, in this order, and how.
-FIGURES: dict[str, Callable[[float], str]] = {
-    "loss": lambda loss: f"loss {format_figure(loss)}",
-    "accuracy": lambda accuracy: f"accuracy {accuracy:.3f}",
-    "explained": lambda share: f"explained {share:.3f}",
-    "rate": lambda rate: f"rate {rate:.3g}",
-    "images_per_s": lambda speed: f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.2g} images/s",
-    "waited": lambda share: f"waiting {100 * share:.0f} %",
-}
-
 
 class Progress:
-    """A run from `start_step` to `total_steps`, on standard error, while the `with` block lasts.
+    """Progress of a run from `start_step` to `total_steps`, shown while the `with` block lasts.
 
-    The bar is drawn at updates only and has no thread, which the loader's processes could inherit with its locks held.
+    The bar is drawn at updates only and has no thread, whose locks the loader's processes could inherit while held.
     """
 
-    def __init__(self, total_steps: int, start_step: int, title: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        start_step: int,
+        title: str,
+        metric_names: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`metric_names` are shown behind the loss, e.g. accuracy."""
         self.total_steps = total_steps
         self.start_step = start_step
         self.title = title
+        self.metric_names = metric_names
         self.clock = clock
         self.step = start_step
         self.figures = ""
@@ -46,43 +46,56 @@ class Progress:
         self.start_s = self.next_line_s = self.clock()
         self.live = open_live()
         if self.live is None:
-            self.say(self.title)
+            self.print_message(self.title)
         else:
             self.live.update(self.draw())
             self.live.start(refresh=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Leaves the bar, or the last line, where the run ended, be it early."""
+        """Leave the bar, or a last line, at the step where the run ended."""
         if self.live is not None:
             self.live.stop()
         elif self.is_pending:
             self.print_line()
 
     def update(self, step: int, record: Mapping[str, float]) -> None:
+        """Show the metrics of a step; on a terminal at once, elsewhere as a line if the last is some seconds old."""
         self.step = step
-        self.figures = "  ".join(show(record[name]) for name, show in FIGURES.items() if name in record)
+        self.figures = self.format_metrics(record)
         self.is_pending = True
         if self.live is not None:
             self.live.update(self.draw(), refresh=True)
         elif step >= self.total_steps or self.clock() >= self.next_line_s:
             self.print_line()
 
-    def say(self, text: str) -> None:
-        """A line that stays, above the bar if there is one."""
+    def format_metrics(self, record: Mapping[str, float]) -> str:
+        """Return the metrics in a line: loss, metrics of the objective, learning rate, speed and data wait."""
+        parts = {
+            "loss": lambda loss: f"loss {format_number(loss)}",
+            **{name: partial("{} {:.3f}".format, name) for name in self.metric_names},
+            "rate": lambda lr: f"lr {lr:.3g}",
+            "images_per_s": lambda speed: f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.2g} images/s",
+            "waited": lambda fraction: f"data wait {100 * fraction:.0f} %",
+        }
+        return "  ".join(show(record[name]) for name, show in parts.items() if name in record)
+
+    def print_message(self, text: str) -> None:
+        """Print a line that stays, above the bar if there is one."""
         if self.live is not None:
             self.live.console.out(text, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def print_line(self) -> None:
+        """Print step, metrics and time as one line."""
         parts = (f"step {self.step}/{self.total_steps}", self.figures, self.describe_time())
-        self.say("  ".join(part for part in parts if part))
+        self.print_message("  ".join(part for part in parts if part))
         self.next_line_s = self.clock() + SECONDS_BETWEEN_LINES
         self.is_pending = False
 
     def draw(self) -> "RenderableType":
-        """Two lines, so that all of it is seen in a window of 80 columns."""
+        """Draw two lines, which fit into 80 columns."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -90,7 +103,7 @@ class Progress:
 
         bar = ProgressBar(total=self.total_steps, completed=self.step)
         grid = Table.grid(padding=(0, 2), expand=True)
-        grid.add_column(max_width=30)  # gives way, since the two at the right do not
+        grid.add_column(max_width=30)  # shrinks in a narrow terminal; the two columns on the right do not
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True)
         grid.add_column(no_wrap=True)
@@ -100,7 +113,7 @@ class Progress:
         return Group(grid, Text(self.figures))
 
     def describe_time(self) -> str:
-        """What is left, at the pace of the steps since the start; a resumed run did not take those before."""
+        """Return the remaining time, estimated from the steps of this attempt, or the total time at the end."""
         elapsed_s = self.clock() - self.start_s
         if self.step >= self.total_steps:
             return f"took {format_duration(elapsed_s)}"
@@ -109,19 +122,19 @@ class Progress:
 
 
 def open_live() -> "Live | None":
-    """A place on the terminal that can be drawn again; None where there is no such terminal."""
+    """Return a live display on standard error; None if that is not an interactive terminal."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
-    if not (sys.stderr.isatty() and console.is_interactive):  # rich would take a request for colours for a terminal
+    if not (sys.stderr.isatty() and console.is_interactive):  # with FORCE_COLOR rich takes any file for one
         return None
-    # Others' lines on standard output go above the bar too, unless they are on their way to a file.
+    # Lines printed to standard output go above the bar too, unless standard output is a file.
     return Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
 
 
 def format_duration(seconds: float) -> str:
-    """In the one or two units that matter: 45 s, 12 min, 3 h 20 min, 4 days 7 h."""
+    """Format a duration in one or two units: 45 s, 12 min, 3 h 20 min, 4 days 7 h."""
     if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,6 +1,17 @@
-"""The state of training as plain tensors and back, whatever the number of processes and however the network is sharded.
+"""TrainState, and its tensors gathered for a checkpoint and restored from one, however the model is sharded.
 
-Gathering and scattering are torch.distributed.checkpoint's; every process takes part, and the main one has the result."""
+What a checkpoint holds, with E for the encoder's tensors and O for the objective's own (e.g. a prediction head):
+
+| where | key | with Polyak average | without |
+|---|---|---|---|
+| model.safetensors | NAME of E | averaged weights | weights |
+| training.safetensors | weights.encoder.NAME | weights | not written |
+| training.safetensors | weights.NAME of O | weights | weights |
+| training.safetensors | average.NAME of O | averaged weights | not written |
+| training.safetensors | optimizer.PARAMETER/KEY | optimizer state, after the first step | the same |
+
+Gathering and restoring are torch.distributed.checkpoint's; all ranks take part, and rank 0 has the gathered result.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,100 +26,73 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import Optimizer
 
-from vitrine.objectives.objective import Objective
+from vitrine.objectives.objective import ENCODER, Objective
 from vitrine.training.ema import WeightEma
+
+Tensors = dict[str, Tensor]
+
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+WEIGHTS, AVERAGE, OPTIMIZER = "weights.", "average.", "optimizer."
+KEY_SEPARATOR = "/"  # between a parameter's name, which contains dots, and the key of its optimizer state
 
 
 @dataclass
 class TrainState:
-    """All that a resumed run needs, and nothing that a fresh one could make from its recipe."""
+    """What changes during training, and what a resumed run has to restore."""
 
     objective: Objective
     optimizer: Optimizer
     average: WeightEma | None = None
     step: int = 0
-    """Steps that were done."""
+    """Number of finished steps."""
     is_stopped: bool = False
-    """Set by a hook to end the run after the step."""
-
-
-Tensors = dict[str, Tensor]
-
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-ENCODER, WEIGHTS, AVERAGE, OPTIMIZER = "encoder.", "weights.", "average.", "optimizer."
-BEHIND_NAME = "/"  # between a parameter's name, which has points in it, and what the optimizer keeps of it
+    """Set by the callback to end the run after this step."""
 
 
 def gather_model(state: TrainState) -> Tensors:
-    """The weights of the encoder that count: averaged, if there is an average."""
+    """Return the encoder's weights for model.safetensors: averaged if the run averages them."""
     return {name.removeprefix(ENCODER): tensor for name, tensor in gather_averaged(state).items() if name.startswith(ENCODER)}
 
 
-def gather_averaged(state: TrainState) -> Tensors:
-    if state.average is None:
-        return gather_weights(state.objective)
-    with state.average.applied():
-        return {name: tensor.clone() for name, tensor in gather_weights(state.objective).items()}
-
-
 def gather_training(state: TrainState) -> Tensors:
-    """All the rest that a resumed run needs: weights that `gather_model` does not give, and what the optimizer keeps."""
-    weights = {
-        f"{WEIGHTS}{name}": tensor
-        for name, tensor in gather_weights(state.objective).items()
-        if state.average is not None or not name.startswith(ENCODER)
-    }
-    if state.average is not None and any(not name.startswith(ENCODER) for name, _ in state.objective.named_parameters()):
-        beside = {name: tensor for name, tensor in gather_averaged(state).items() if not name.startswith(ENCODER)}
-        weights |= {f"{AVERAGE}{name}": tensor for name, tensor in beside.items()}
-    kept: dict[str, Any] = {}
-    if state.optimizer.state:  # before the first step there is none, and torch would make it up by a step that counts
-        kept = get_optimizer_state_dict(state.objective, state.optimizer, options=WHOLE)
-    optimizer = {
-        f"{OPTIMIZER}{name}{BEHIND_NAME}{key}": tensor
-        for name, values in kept.get("state", {}).items()
-        for key, tensor in values.items()
-        if isinstance(tensor, Tensor)
-    }
-    return {**weights, **optimizer}
-
-
-def select_beside(training: Tensors) -> Tensors:
-    """Of what `gather_training` gave, the weights that are not the encoder's: averaged, if there is an average."""
-    found = {
-        name.removeprefix(kind): tensor
-        for kind in (WEIGHTS, AVERAGE)
-        for name, tensor in training.items()
-        if name.startswith(kind)
-    }
-    return {name: tensor for name, tensor in found.items() if not name.startswith(ENCODER)}
+    """Return everything else that a resumed run needs, for training.safetensors."""
+    has_average = state.average is not None
+    weights = gather_weights(state.objective)
+    tensors = {f"{WEIGHTS}{name}": tensor for name, tensor in weights.items() if has_average or not name.startswith(ENCODER)}
+    if has_average and any(not name.startswith(ENCODER) for name, _ in state.objective.named_parameters()):
+        averaged = gather_averaged(state)
+        tensors |= {f"{AVERAGE}{name}": tensor for name, tensor in averaged.items() if not name.startswith(ENCODER)}
+    return tensors | gather_optimizer(state)
 
 
 def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
-    """What `gather_model` and `gather_training` gave, put back where it came from; the step is the caller's."""
-    weights = {f"{ENCODER}{name}": tensor for name, tensor in model.items()}
-    raw = {name.removeprefix(WEIGHTS): tensor for name, tensor in training.items() if name.startswith(WEIGHTS)}
+    """Restore what `gather_model` and `gather_training` returned; setting the step is up to the caller."""
+    encoder = {f"{ENCODER}{name}": tensor for name, tensor in model.items()}
+    weights = select(training, WEIGHTS)
     if state.average is not None:
-        beside = {name.removeprefix(AVERAGE): tensor for name, tensor in training.items() if name.startswith(AVERAGE)}
-        scatter_weights(state.objective, {**raw, **weights, **beside})
+        scatter_weights(state.objective, {**weights, **encoder, **select(training, AVERAGE)})
         state.average = WeightEma(state.objective, state.average.factor)
-    scatter_weights(state.objective, {**weights, **raw})
+    scatter_weights(state.objective, {**encoder, **weights})
     restore_optimizer(state, training)
 
 
-def restore_optimizer(state: TrainState, training: Tensors) -> None:
-    kept: dict[str, Tensors] = {}
-    for name, tensor in training.items():
-        if name.startswith(OPTIMIZER):
-            parameter, key = name.removeprefix(OPTIMIZER).rsplit(BEHIND_NAME, 1)
-            kept.setdefault(parameter, {})[key] = tensor
-    state.optimizer.state.clear()
-    if not kept:  # SGD without momentum has nothing to remember
-        return
-    # With the groups of the recipe, whose rates and decays are not read from a file. Not gathered, or only one process had it.
-    content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
-    content["state"] = kept
-    set_optimizer_state_dict(state.objective, state.optimizer, content, options=WHOLE)
+def select_own_weights(training: Tensors) -> Tensors:
+    """Return the objective's own weights from `gather_training`'s tensors: averaged if the run averages them."""
+    weights = {**select(training, WEIGHTS), **select(training, AVERAGE)}
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(ENCODER)}
+
+
+def select(tensors: Tensors, prefix: str) -> Tensors:
+    """Return the tensors whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def gather_averaged(state: TrainState) -> Tensors:
+    """Return all weights of the objective as they are evaluated: averaged if the run averages them."""
+    if state.average is None:
+        return gather_weights(state.objective)
+    with state.average.swapped_in():
+        return {name: tensor.clone() for name, tensor in gather_weights(state.objective).items()}
 
 
 def gather_weights(objective: Objective) -> Tensors:
@@ -118,3 +102,31 @@ def gather_weights(objective: Objective) -> Tensors:
 
 def scatter_weights(objective: Objective, weights: Tensors) -> None:
     set_model_state_dict(objective, {**weights}, options=WHOLE)
+
+
+def gather_optimizer(state: TrainState) -> Tensors:
+    """Return the optimizer's state by parameter name."""
+    if not state.optimizer.state:  # before the first step torch would create it, by a step that counts
+        return {}
+    content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer, options=WHOLE)
+    return {
+        f"{OPTIMIZER}{name}{KEY_SEPARATOR}{key}": tensor
+        for name, values in content.get("state", {}).items()
+        for key, tensor in values.items()
+        if isinstance(tensor, Tensor)
+    }
+
+
+def restore_optimizer(state: TrainState, training: Tensors) -> None:
+    """Restore the optimizer's state; learning rates and weight decays stay those of the recipe."""
+    restored: dict[str, Tensors] = {}
+    for name, tensor in select(training, OPTIMIZER).items():
+        parameter, key = name.rsplit(KEY_SEPARATOR, 1)
+        restored.setdefault(parameter, {})[key] = tensor
+    state.optimizer.state.clear()
+    if not restored:  # e.g. SGD without momentum
+        return
+    # Not gathered, so that every rank has the groups of the recipe.
+    content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
+    content["state"] = restored
+    set_optimizer_state_dict(state.objective, state.optimizer, content, options=WHOLE)

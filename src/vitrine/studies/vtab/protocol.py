@@ -17,7 +17,7 @@ from vitrine.data.dataset_format import normalise_split
 from vitrine.data.open_data import VTAB, find_data, find_kind
 from vitrine.data.sources.image_files import list_folder
 from vitrine.data.sources.vtab import GENERATED, TASKS, WHOLE, Group, VtabTask, find_task, resolve_task_name
-from vitrine.recipe import FREE, Recipe, list_fields, with_changes
+from vitrine.recipe import RESUMABLE_FIELDS, Recipe, list_fields, with_changes
 from vitrine.recipes.finetune import FinetuneTask, vtab
 from vitrine.studies.vtab.config import LENGTH_FACTORS, RATE_FACTORS, VtabConfig
 
@@ -116,7 +116,7 @@ def choose_group(task: VtabTask, num_classes: int) -> Group:
 
 
 # Where a run's images are read from and how is no part of the protocol; the rest of `data` is set task by task.
-NO_PROTOCOL = (*FREE, "seed", "data")
+NO_PROTOCOL = (*RESUMABLE_FIELDS, "seed", "data")
 OF_TASKS = ("source", "split", "subset", "subset_seed", "exclude", "held_out")
 
 
@@ -131,7 +131,7 @@ class Setting:
 
 def build_protocol(model: str, root: str) -> Recipe:
     """The paper's setting (table 4), in which nothing is watched on the way: all 1000 images are trained on."""
-    transfer = FinetuneTask(checkpoint=model, source=root, num_images=NUM_IMAGES, image_area=0, num_classes=0)
+    transfer = FinetuneTask(checkpoint=model, source=root, num_images=NUM_IMAGES, num_classes=0)
     return with_changes(vtab(transfer), evaluation={"num_times": 0})
 
 
