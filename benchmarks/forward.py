@@ -1,6 +1,6 @@
-"""Inference of ViT-B/16 at 224 pixels, ours beside the peers': `python benchmarks/forward.py`.
+"""Inference time of ViT-B/16 at 224 pixels compared with peers: `python benchmarks/forward.py`.
 
-About 6 minutes on two cores. `--json FILE` keeps the figures.
+Takes about 6 minutes on two cores; `--json FILE` saves the results.
 """
 
 from pathlib import Path
@@ -21,6 +21,7 @@ def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
 
 
 def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
+    """Build one forward pass for each contestant and for the floor, the matrix products alone."""
     side = setting.network.image_size
     images = torch.randn(setting.batch_size, 3, side, side)
     models = build_contestants(setting.network, peers)

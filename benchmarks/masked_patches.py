@@ -1,8 +1,8 @@
-"""What predicting masked patches costs beside the encoder alone: `python benchmarks/masked_patches.py`.
+"""Time of masked patch prediction compared with the encoder alone: `python benchmarks/masked_patches.py`.
 
-Forward and backward pass of ViT-Ti/16 at 224 pixels from bytes on, for each of the three targets; the encoder alone ends in the
-mean of its patch tokens. Drawing the masks, reading the targets and the gradients of the prediction are all in it. A few
-minutes on two cores; `--json FILE` keeps the figures.
+Forward and backward pass of ViT-Ti/16 at 224 pixels from bytes, for each of the three targets; the loss of the encoder alone is
+the mean of its patch tokens. Drawing the masks and computing the targets are included. Takes a few minutes on two cores; `--json
+FILE` saves the results.
 """
 
 from dataclasses import asdict
@@ -22,13 +22,13 @@ from vitrine.objectives.config import MaskedPatchesConfig, PatchTarget
 from vitrine.objectives.masked_patches import MaskedPatches
 
 ALONE = "encoder alone"
-NEEDED: dict[str, float] = {"mean-colour": 1.05}  # how many times the encoder's time it may take at most
+NEEDED: dict[str, float] = {"mean-colour": 1.05}  # largest accepted multiple of the encoder's time
 MODEL, IMAGE_SIZE = "ViT-Ti/16", (224, 224)
 
 
 def main(rounds: int = 10, batch_size: int = 16, threads: int = 2, json: Path | None = None) -> None:
     if rounds < 2:
-        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2.")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     image = torch.randint(0, 256, (batch_size, 3, *IMAGE_SIZE), dtype=torch.uint8)
@@ -48,6 +48,7 @@ def main(rounds: int = 10, batch_size: int = 16, threads: int = 2, json: Path | 
 
 
 def build_steps(batch: Batch) -> dict[str, Step]:
+    """Build one forward and backward pass of the encoder alone and of each prediction target."""
     preprocessing = build_inception_preprocessing(IMAGE_SIZE)
     encoder = build_model(MODEL, image_size=IMAGE_SIZE, num_classes=0, gelu="erf")
 

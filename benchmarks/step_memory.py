@@ -1,10 +1,10 @@
-"""Peak memory of a fine-tuning step, ours beside transformers': `python benchmarks/step_memory.py`.
+"""Peak memory of a fine-tuning step compared with transformers: `python benchmarks/step_memory.py`.
 
 ViT-Ti/16 at 224 with 37 classes, in float32, from bytes to AdamW with clipping: ours by `fit`, without and with gradient
-checkpointing; theirs written out. Each is measured in fresh processes, in turns. A process imports everything of everyone, and
-what counts is how far its memory then rises above that, from making model and data to the end of the third step. glibc keeps
-part of what is freed, in holes that new tensors may not fit; with MALLOC_MMAP_THRESHOLD_=65536 in the environment it does not,
-which shows what the step itself needs. About 3 minutes on two cores; `--json FILE` keeps the figures.
+checkpointing; transformers' by a plain loop. Each is measured alternately in new processes, which all import the same modules.
+The result is the rise of memory above that, from building model and data to the end of the third step. glibc keeps freed memory
+in holes that new tensors may not fit; MALLOC_MMAP_THRESHOLD_=65536 in the environment prevents this and shows the need of the
+step itself. Takes about 3 minutes on two cores; `--json FILE` saves the results.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-import torch._dynamo  # or the first optimizer imports it, within what is measured
+import torch._dynamo  # otherwise the first optimizer imports it during the measurement
 import tyro
 from rich.console import Console
 from rich.progress import track
@@ -35,11 +35,11 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 def main(
     rounds: int = 3, batch_size: int = 32, threads: int = 2, only: Contestant | None = None, json: Path | None = None
 ) -> None:
-    """`only` measures one contestant in this process and prints its bytes: how the benchmark calls itself."""
+    """Measure all contestants in processes of their own, or with `only` one in this process, printing its bytes."""
     if not CLEAR_REFS.exists():
-        raise SystemExit(f"{CLEAR_REFS}, which resets the peak of a process, is missing here: measure memory on Linux.")
+        raise SystemExit(f"{CLEAR_REFS}, which resets the peak memory of a process, does not exist: run this on Linux.")
     if rounds < 1:
-        raise SystemExit(f"--rounds {rounds} must be at least 1: a median needs a figure.")
+        raise SystemExit(f"--rounds {rounds} must be at least 1.")
     missing = import_transformers()
     if only is not None:
         print(measure_here(only, batch_size, threads))
@@ -49,7 +49,7 @@ def main(
     peaks: dict[str, list[int]] = {name: [] for name in names}
     for _ in track(range(rounds), "step memory", console=Console(stderr=True), transient=True):
         for name in names:
-            peaks[name].append(measure_apart(name, options))
+            peaks[name].append(measure_in_new_process(name, options))
     medians = {name: statistics.median(values) for name, values in peaks.items()}
     report(f"fine-tuning step: ViT-Ti/16 at 224, batch {batch_size}", peaks, medians, missing)
     if json is not None:
@@ -58,32 +58,32 @@ def main(
 
 
 def import_transformers() -> str | None:
-    """Why it cannot be imported; None: it is."""
+    """Import transformers; return the reason if it cannot be imported."""
     try:
         load_module("transformers.models.vit.modeling_vit")
-    except Exception as error:  # whatever stops a peer is to be named, not to stop the others
+    except Exception as error:  # a peer that fails is reported and does not stop the others
         return describe_absence(error)
     return None
 
 
-def measure_apart(name: str, options: list[str]) -> int:
+def measure_in_new_process(name: str, options: list[str]) -> int:
     command = [sys.executable, __file__, "--only", name, *options]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def measure_here(name: Contestant, batch_size: int, threads: int) -> int:
-    """Bytes by which the memory of this process rises at most."""
+    """Return the largest rise of this process's memory in bytes."""
     torch.set_num_threads(threads)
-    CLEAR_REFS.write_text("5")  # "5" sets VmHWM, the peak, to what is there now (man 5 proc_pid_clear_refs)
+    CLEAR_REFS.write_text("5")  # "5" resets VmHWM, the peak, to the current memory (man 5 proc_pid_clear_refs)
     before = read_status("VmRSS")
     run_steps(name, batch_size)
     return read_status("VmHWM") - before
 
 
 def read_status(field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
-    assert found is not None
-    return 1024 * int(found[1])
+    match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
+    assert match is not None
+    return 1024 * int(match[1])
 
 
 def run_steps(name: Contestant, batch_size: int) -> None:

@@ -1,7 +1,7 @@
-"""One training step of small networks, ours beside the peers': `python benchmarks/train_step.py`.
+"""Time of one training step of small networks compared with peers: `python benchmarks/train_step.py`.
 
-Forward pass, cross-entropy, backward pass, AdamW, gradients cleared. About 6 minutes on two cores; `--json FILE` keeps the
-figures.
+A step is forward pass, cross-entropy, backward pass, AdamW, clearing of gradients. Takes about 6 minutes on two cores; `--json
+FILE` saves the results.
 """
 
 from pathlib import Path
@@ -29,6 +29,7 @@ def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
 
 
 def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
+    """Build one training step for each contestant and for the floor, the matrix products alone."""
     side = setting.network.image_size
     images = torch.randn(setting.batch_size, 3, side, side)
     labels = torch.randint(setting.network.num_classes, (setting.batch_size,))
@@ -38,7 +39,7 @@ def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
 
 
 def build_step(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
-    # Small, because every step sees the same batch: learnt by heart, its gradients would become denormal and slow.
+    # A small lr, because every step sees the same batch: once memorised, gradients would become denormal and slow.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.05)
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""`vitrine models`: the table, the same figures as JSON, and its mistakes."""
+"""`vitrine models`: the table, the same figures as JSON, and mistakes."""
 
 import json
 from pathlib import Path
@@ -40,19 +40,19 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ViT-B/16", "--image-size", "8"], "at least one patch of 16 x 16"),
-        (["--image-size", "8x8x8"], "--image-size 8x8x8 must be one number, as 224, or two, height and width, as 224x320."),
-        (["--image-size", "small"], "--image-size small must be one number, as 224, or two"),
-        (["--image-size", "0"], "image_size=(0, 0) must be a tuple of whole numbers of at least 1"),
-        (["--images", "-1"], "must be above 0"),
-        (["--images", "nan"], "must be above 0"),
-        (["--images", "inf"], "must be above 0"),
-        (["--epochs", "7"], "--epochs 7 counts only with --images"),
+        (["ViT-B/16", "--image-size", "8"], "16 x 16"),
+        (["--image-size", "8x8x8"], "--image-size 8x8x8"),
+        (["--image-size", "small"], "--image-size small"),
+        (["--image-size", "0"], "image_size=(0, 0)"),
+        (["--images", "-1"], "images=-1"),
+        (["--images", "nan"], "images=nan"),
+        (["--images", "inf"], "images=inf"),
+        (["--epochs", "7"], "epochs=7"),
         (["--num-classes", "-3"], "num_classes=-3"),
-        (["ViT-B/16", "--json", "nowhere/costs.json"], "the folder nowhere does not exist"),
+        (["ViT-B/16", "--json", "nowhere/costs.json"], "nowhere"),
     ],
 )
-def test_mistakes_cost_a_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["models", *arguments])
     assert stop.value.code == 2

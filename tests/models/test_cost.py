@@ -1,9 +1,4 @@
-"""Tests of models/cost.py.
-
-Counts against the released tables, and against torch: its parameters, FLOP counter, saved tensors and allocator.
-Sums of counts.
-The ResNet's parameters against a sum written out apart from the code under test.
-"""
+"""Counts against the released tables, and against torch: its parameters, FLOP counter, saved tensors and allocator."""
 
 from typing import Any
 
@@ -17,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.models import attention
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitrine.models.cost import Part, compute_cost, same_padded
+from vitrine.models.cost import Part, compute_cost, list_models, same_padded
 from vitrine.models.model import Model
-from vitrine.models.registry import MODELS, build_model, resolve_config
+from vitrine.models.registry import MODELS, build_meta_model, build_model, resolve_config
 
 # Without a head; 1,000 classes; 1,000 classes and mean pooling; 21,843 classes; the same with the hidden layer. From the
 # released code's own test table where it has the model, computed by its formula otherwise. None: no figure is known.
@@ -47,7 +42,7 @@ PARAMETERS: dict[str, Row] = {
     # Not released: R50's root and stages 1 to 4, and 1 to 3 lengthened, before the encoders of B and L.
     "R50+ViT-B/32": (None, 110_945_832, None, None, None),
     "R50+ViT-L/16": (None, 316_483_624, None, None, None),
-    # BiT: R50x1 is the released figure; the others follow from it by depth and width, as tests/models/test_cost_resnet.py says.
+    # BiT: R50x1 is the released figure; the others follow by depth and width, see count_bit.
     "R26x1": (None, 15_987_496, None, None, None),
     "R50x1": (None, 25_549_352, None, None, None),
     "R50x2": (None, 97_988_712, None, None, None),
@@ -122,19 +117,22 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sin-cos": ("ViT-Ti/16", {"position": "sincos-2d"}),
     "relative": ("ViT-Ti/16", {"position": "relative"}),
     "one channel": ("ViT-Ti/16", {"num_channels": 1}),
-    "axial": ("Axial-ViT-B/32", {"image_size": (96, 160)}),
+    "axial": ("Axial-ViT-B/32", {"image_size": (96, 160), "depth": 2}),
     "BiT": ("R26x0.25", {}),
     "BiT of odd size": ("R26x0.25", {"image_size": (97, 130)}),
     "post-activation": ("R26x0.25", {"style": "post-activation"}),
     "post-activation of odd size": ("R26x0.25", {"style": "post-activation", "image_size": (97, 130)}),
     "root alone": ("R+ViT-Ti/16", {"num_classes": 10}),
     "hybrid": ("R26+ViT-S/32", {"stem_width_factor": 0.25}),
+    "readout of class tokens": ("ViT-Ti/16", {"readout_layers": (3, 7, 11)}),
+    "readout of both": ("ViT-Ti/16", {"readout_layers": (1, 10, 11), "readout": "both", "num_registers": 2}),
+    "readout after pool": ("ViT-Ti/16", {"readout_layers": (4, 11), "pool": "mean", "norm_after_pool": True}),
 }
 
 
 @pytest.fixture(autouse=True)
 def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is counted as with fused attention, which processors leave aside where there are few tokens."""
+    """Use fused attention for few tokens too, as the counts assume."""
     monkeypatch.setattr(attention, "FEW_TOKENS", 0)
 
 
@@ -142,11 +140,6 @@ def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
 def option(request: pytest.FixtureRequest) -> ModelConfig:
     name, changes = OPTIONS[request.param]
     return resolve_config(name, **changes)
-
-
-def build_empty(model: str | ModelConfig, **changes: Any) -> Model[Any]:
-    with torch.device("meta"):
-        return build_model(model, **changes)
 
 
 def count_parameters(model: Model[Any]) -> int:
@@ -168,7 +161,7 @@ def test_parameters_are_those_of_the_released_code(name: str) -> None:
     )
     for expected, changes in zip(PARAMETERS[name], settings, strict=True):
         if expected is not None:
-            assert count_parameters(build_empty(name, **changes)) == expected
+            assert count_parameters(build_meta_model(resolve_config(name, **changes))) == expected
             assert compute_cost(name, **changes).num_parameters == expected
 
 
@@ -187,12 +180,12 @@ def test_macs_agree_with_torch(name: str) -> None:
 
 def test_macs_of_options_agree_with_torch(option: ModelConfig) -> None:
     assert_macs_agree(option)
-    assert compute_cost(option).num_parameters == count_parameters(build_empty(option))
+    assert compute_cost(option).num_parameters == count_parameters(build_meta_model(option))
 
 
 def assert_macs_agree(config: ModelConfig) -> None:
     """torch counts the products of unfused attention; nothing is computed on the meta device."""
-    model = build_empty(config)
+    model = build_meta_model(config)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(torch.empty(1, config.num_channels, *config.image_size, device="meta"))
     assert counter.get_total_flops() == 2 * compute_cost(config).macs
@@ -282,6 +275,16 @@ def test_tokens_are_those_of_the_grid(name: str, image_size: int, num_tokens: in
     assert compute_cost(name, image_size).num_tokens == num_tokens
 
 
+def test_list_models_has_costs_and_runs() -> None:
+    assert [info.name for info in list_models()] == list(MODELS)
+    (info,) = list_models(["ViT-L/16"], image_size=384, num_classes=10, images=303e6, epochs=7)
+    assert info.cost == compute_cost("ViT-L/16", 384, num_classes=10)
+    assert info.exaflops == info.cost.compute_exaflops(303e6, 7)
+    assert list_models(["ViT-L/16"])[0].exaflops is None
+    with pytest.raises(ValueError, match="images"):
+        list_models(epochs=7)
+
+
 def test_parts_add_up_but_their_peaks_do_not() -> None:
     small, large = Part(parameters=1, macs=2, saved=3, saved_weights=4, peak=5, peak_weights=6), Part(peak=9)
     assert small * 2 + large == Part(parameters=2, macs=4, saved=6, saved_weights=8, peak=9, peak_weights=6)
@@ -300,7 +303,7 @@ def test_parameters_of_bit_follow_from_depth_and_width(name: str) -> None:
 
 
 def count_bit(stages: tuple[int, ...], root: int) -> int:
-    """Written out as a sum over convolutions and norms, apart from the code under test."""
+    """Sum over convolutions and norms, written independently of the code under test."""
     total, in_dim = 7 * 7 * 3 * root, root
     for stage, units in enumerate(stages):
         mid = root * 2**stage

@@ -1,8 +1,4 @@
-"""Tests of models/registry.py.
-
-Names: the grammar, what it refuses and what it offers instead.
-A configuration survives JSON, and whatever else comes instead of one is refused in a sentence.
-"""
+"""Model names and what is suggested for wrong ones; configs as JSON, and hostile JSON."""
 
 import json
 from typing import Any
@@ -71,31 +67,31 @@ def test_the_grammar_goes_beyond_the_list(name: str, kind: type[ModelConfig], fi
     ],
 )
 def test_a_wrong_name_offers_the_nearest(name: str, offered: str) -> None:
-    with pytest.raises(ValueError, match=r"Unknown model .* All names: `vitrine models`\.") as error:
+    with pytest.raises(ValueError, match="Unknown model") as error:
         build_model(name)
     assert offered in str(error.value)
 
 
 def test_a_wrong_field_offers_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"ViTConfig has no field 'head_count'; nearest: .*num_heads"):
-        build_model("ViT-B/16", head_count=3)
-    with pytest.raises(ValueError, match="ResNetConfig has no field 'pool'"):
+    with pytest.raises(ValueError, match=r"num_head.*num_heads"):
+        build_model("ViT-B/16", num_head=3)
+    with pytest.raises(ValueError, match="'pool'"):
         resolve_config(parse_model_name("R50x1"), pool="mean")
 
 
-def test_neither_name_nor_configuration_is_refused() -> None:
+def test_neither_name_nor_config_is_refused() -> None:
     for model in (None, 16, ["ViT-B/16"], ViTConfig):
-        with pytest.raises(ValueError, match="is no model: give a name such as 'ViT-B/16', or a configuration"):
+        with pytest.raises(ValueError, match="not a model"):
             build_model(model)
 
 
 def test_a_large_patch_needs_only_a_large_image() -> None:
     assert resolve_config("ViT-B/256", image_size=512).grid == (2, 2)
-    with pytest.raises(ValueError, match="at least one patch of 256 x 256 pixels"):
+    with pytest.raises(ValueError, match="256 x 256"):
         resolve_config("ViT-B/256")
 
 
-def test_a_configuration_builds_as_its_name_does() -> None:
+def test_a_config_builds_the_model_of_its_name() -> None:
     with torch.device("meta"):
         by_name = build_model("ViT-Ti/16", num_classes=7, image_size=(32, 48), depth=1)
         by_config = build_model(parse_model_name("ViT-Ti/16"), num_classes=7, image_size=(32, 48), depth=1)
@@ -140,12 +136,18 @@ def test_any_model_survives(config: ModelConfig) -> None:
     assert_survives(config)
 
 
-def test_every_field_is_written_down() -> None:
+def test_every_field_is_written_and_readout_only_where_it_is_set() -> None:
     assert config_to_json(cases.BIT) == {"kind": "resnet", **vars(cases.BIT)}
+    plain = config_to_json(cases.VIT)
+    assert {"kind": "vit", **vars(cases.VIT)} == {**plain, "readout_layers": (), "readout": None}
+    assert not {"readout_layers", "readout"} & plain.keys()
+    config = resolve_config(cases.VIT, readout_layers=(0, 1), readout="both")
+    assert through_json(config_to_json(config)) == {**through_json(plain), "readout_layers": [0, 1], "readout": "both"}
+    assert_survives(config)
 
 
 def test_fields_with_defaults_may_be_absent() -> None:
-    """So that what an older version wrote can still be read."""
+    """Check that files of older versions can still be read."""
     sizes = {name: VIT[name] for name in ("kind", "width", "depth", "num_heads", "mlp_dim")}
     assert config_from_json(sizes) == resolve_config("ViT-Ti/16", **{n: v for n, v in sizes.items() if n != "kind"})
 
@@ -153,36 +155,39 @@ def test_fields_with_defaults_may_be_absent() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "must name its kind, one of vit, axial, hybrid, resnet; it is None"),
-        ([VIT], "must name its kind"),
-        ({**VIT, "kind": "vgg"}, "must name its kind, one of vit, axial, hybrid, resnet; it is {'kind': 'vgg'"),
-        ({**VIT, "kind": ["vit"]}, "must name its kind"),
-        ({**VIT, "kind": {}}, "must name its kind"),
-        ({**VIT, "kind": None}, "must name its kind"),
-        ({**VIT, "heads": 3}, r"A vit has no field 'heads'; nearest: .*\. A newer version may have written it\."),
-        ({**VIT, "qqqq": 3}, r"A vit has no field 'qqqq'\. A newer version may have written it\."),
-        ({**VIT, "stages": [1]}, "A vit has no field 'stages'"),
-        ({"kind": "vit", "width": 8}, r"The description of a vit lacks depth, num_heads, mlp_dim\."),
-        ({"kind": "resnet"}, r"The description of a resnet lacks stages\."),
-        ({**VIT, "width": 10**400}, "width=1000.* is no size of a model"),
-        ({**VIT, "width": -(10**30)}, "is no size of a model"),
-        ({**VIT, "norm_eps": float("nan")}, "norm_eps=nan is no size of a model"),
-        ({**VIT, "norm_eps": float("inf")}, "norm_eps=inf is no size of a model"),
-        ({**VIT, "image_size": [224, 10**20]}, "image_size=.* is no size of a model"),
-        ({**VIT, "image_size": [[224], [224]]}, "image_size=.* must be a tuple of whole numbers"),
-        ({**VIT, "image_size": {"height": 224}}, "image_size=.* must be a tuple of whole numbers"),
-        ({**VIT, "image_size": []}, "image_size=.* must be two numbers"),
-        ({**VIT, "width": [16]}, "width=.* must be a whole number"),
-        ({**VIT, "width": 16.0}, r"width=16\.0 must be a whole number"),
-        ({**VIT, "width": "16"}, "width='16' must be a whole number"),
-        ({**VIT, "width": True}, "width=True must be a whole number"),
-        ({**VIT, "pool": ["class"]}, "pool=.* must be one of class, mean, map"),
-        ({**VIT, "hidden_head": 1}, "hidden_head=1 must be True or False"),
-        ({**KNOWN["resnet"], "stages": 3}, "stages=3 must be a tuple"),
-        ({**KNOWN["hybrid"], "stem_stages": [1, "2"]}, "stem_stages=.* must be a tuple of whole numbers"),
+        (None, "vit, axial, hybrid, resnet.*None"),
+        ([VIT], "kind"),
+        ({**VIT, "kind": "vgg"}, "kind.*vgg"),
+        ({**VIT, "kind": ["vit"]}, "kind"),
+        ({**VIT, "kind": {}}, "kind"),
+        ({**VIT, "kind": None}, "kind"),
+        ({**VIT, "heads": 3}, r"'heads'.*nearest.*newer version"),
+        ({**VIT, "qqqq": 3}, r"'qqqq'.*newer version"),
+        ({**VIT, "stages": [1]}, "'stages'"),
+        ({"kind": "vit", "width": 8}, "depth, num_heads, mlp_dim"),
+        ({"kind": "resnet"}, "lacks stages"),
+        ({**VIT, "width": 10**400}, "width=1000.*range"),
+        ({**VIT, "width": -(10**30)}, "range"),
+        ({**VIT, "norm_eps": float("nan")}, "norm_eps=nan"),
+        ({**VIT, "norm_eps": float("inf")}, "norm_eps=inf"),
+        ({**VIT, "image_size": [224, 10**20]}, "image_size=.*range"),
+        ({**VIT, "image_size": [[224], [224]]}, "image_size=.*whole numbers"),
+        ({**VIT, "image_size": {"height": 224}}, "image_size=.*whole numbers"),
+        ({**VIT, "image_size": []}, "image_size=.*two"),
+        ({**VIT, "width": [16]}, "width=.*whole number"),
+        ({**VIT, "width": 16.0}, r"width=16\.0"),
+        ({**VIT, "width": "16"}, "width='16'"),
+        ({**VIT, "width": True}, "width=True"),
+        ({**VIT, "pool": ["class"]}, "pool=.*class, mean, map"),
+        ({**VIT, "hidden_head": 1}, "hidden_head=1"),
+        ({**VIT, "readout_layers": None}, "readout_layers=None"),
+        ({**VIT, "readout_layers": [[0], 1]}, "readout_layers="),
+        ({**VIT, "readout_layers": {"0": 1}}, "readout_layers="),
+        ({**KNOWN["resnet"], "stages": 3}, "stages=3"),
+        ({**KNOWN["hybrid"], "stem_stages": [1, "2"]}, "stem_stages=.*whole numbers"),
     ],
 )
-def test_hostile_content_costs_a_sentence(content: object, message: str) -> None:
+def test_hostile_content_is_refused(content: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config_from_json(content)
 
@@ -197,14 +202,14 @@ ANYTHING = st.recursive(
 @SETTINGS
 @given(content=ANYTHING)
 def test_anything_at_all_is_refused(content: object) -> None:
-    with pytest.raises(ValueError, match=r"must name its kind|has no field|is no size of a model|lacks"):
+    with pytest.raises(ValueError, match=r"kind|no field|range|lacks"):
         config_from_json(content)
 
 
 @SETTINGS
 @given(kind=st.sampled_from(list(KNOWN)), data=st.data(), value=ANYTHING)
 def test_anything_in_a_field_is_refused_or_a_model(kind: str, data: st.DataObject, value: object) -> None:
-    field = data.draw(st.sampled_from(list(KNOWN[kind])))
+    field = data.draw(st.sampled_from([*KNOWN[kind], "readout_layers", "readout"]))
     try:
         config = config_from_json({**KNOWN[kind], field: value})
     except ValueError:
