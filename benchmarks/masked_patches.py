@@ -1,8 +1,8 @@
 """Time of masked patch prediction compared with the encoder alone: `python benchmarks/masked_patches.py`.
 
 Forward and backward pass of ViT-Ti/16 at 224 pixels from bytes, for each of the three targets; the loss of the encoder alone is
-the mean of its patch tokens. Drawing the masks and computing the targets are included. Takes a few minutes on two cores; `--json
-FILE` saves the results.
+the mean of its patch tokens. Drawing the masks and computing the targets are included. Takes a few minutes on two cores;
+`--json FILE` saves the results.
 """
 
 from dataclasses import asdict

@@ -163,7 +163,7 @@ def load_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoi
     assert settings.checkpoint is not None
     overrides = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
     loaded = load_checkpoint(settings.checkpoint, image_size=settings.image_size, overrides=overrides)
-    loaded.model.reset_head(len(class_names), settings.head_bias or 0.0)
+    loaded.model.reset_head(len(class_names), settings.head_bias or 0.0, **settings.readout_changes)
     changes: dict[str, Any] = {"gradient_checkpointing": recipe.machine.gradient_checkpointing}
     for name in ("dropout_rate", "stochastic_depth_rate"):
         if getattr(settings, name) is not None:
