@@ -12,7 +12,7 @@ from vitrine.models.registry import build_model
 
 
 def fill_randomly(module: nn.Module, seed: int = 0) -> None:
-    """Matrices with unit gain, vectors with a mean of one half: every parameter matters, nothing explodes."""
+    """Fill matrices with unit gain and vectors around one half, so that every parameter matters and nothing explodes."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         with torch.no_grad():
@@ -24,7 +24,7 @@ def fill_randomly(module: nn.Module, seed: int = 0) -> None:
 
 
 def build_filled(model: str | ModelConfig, **changes: Any) -> Model[Any]:
-    """Built without initialisation, which takes seconds for the large ones, then filled."""
+    """Build a model without initialisation, which takes seconds for large ones, and fill it randomly."""
     with torch.device("meta"):
         empty = build_model(model, **changes)
     filled = empty.to_empty(device="cpu")

@@ -1,11 +1,11 @@
-"""Weights of Hugging Face's models under our names, so that both compute with the same numbers."""
+"""Copy weights of Hugging Face's models to our names, so that both compute with the same numbers."""
 
 import re
 
 import torch
 from torch import Tensor, nn
 
-# Applied in order to each name; what is packed with us is joined afterwards.
+# Applied in order to each name; tensors that are packed in our models are joined afterwards.
 RENAMES = [
     (r"^(vit|deit|dinov2_with_registers)\.", ""),
     (r"^embeddings\.cls_token$", "class_token"),
@@ -32,6 +32,7 @@ PACKS = {
 
 
 def copy_peer_weights(peer: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict of a Hugging Face model with our tensor names."""
     state = {}
     for name, value in peer.state_dict().items():
         for pattern, ours in RENAMES:

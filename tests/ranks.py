@@ -1,4 +1,4 @@
-"""Processes that work together as those of torchrun do, each started by a test itself."""
+"""Processes that work together like those of torchrun, each started by a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +7,10 @@ import torch.distributed as dist
 
 
 @contextmanager
-def open_meeting(world_size: int) -> Iterator[list[dict[str, str]]]:
-    """What torchrun tells each of its processes, and the store in which they find each other.
+def open_rendezvous(world_size: int) -> Iterator[list[dict[str, str]]]:
+    """Yield the environment variables of torchrun for each process, while this process serves the store they meet at.
 
-    The store is this process's, as it is torchrun's: it is given a free port and holds it. A port that is looked for first and
-    opened later by a child may be another's by then.
+    The store gets a free port and keeps it. A port that is found first and opened later by a child may be taken by then.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     shared = {

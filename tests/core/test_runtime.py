@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.ranks import open_meeting
+from tests.ranks import open_rendezvous
 from vitrine.core.runtime import Runtime, check_device, choose_device, seed_generators, start_runtime
 
 
@@ -62,7 +62,7 @@ def work(out: Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp("two")
     script = "import sys; from pathlib import Path; from tests.core.test_runtime import work; work(Path(sys.argv[1]))"
-    with open_meeting(2) as environments:
+    with open_rendezvous(2) as environments:
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", script, str(out)],

@@ -1,4 +1,4 @@
-"""Where a run computes: its device, its rank among the processes of torchrun, collective operations, and seeds."""
+"""Device, rank and world size of a run, collective operations over its processes, and seeds."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and prints: rank 0."""
+        """Return True on rank 0, which writes the files and prints."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
