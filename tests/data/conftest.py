@@ -1,4 +1,4 @@
-"""What several tests of data need."""
+"""Fixtures of several tests of data."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture
 def torch_warns_always() -> Iterator[None]:
-    """Of an array that cannot be written to torch warns once in a process, which another test may have used up."""
+    """Let torch warn of read-only arrays every time, not once per process, which another test may have used up."""
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     yield

@@ -1,4 +1,4 @@
-"""Pictures that look like photographs to a cosine transform, and folders of them."""
+"""Random images with the spectrum of photographs, and folders of them."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def draw_picture(seed: int, size: tuple[int, int] = (96, 128)) -> Image.Image:
-    """Noise whose amplitude falls with the frequency, as in nature; another one for each seed."""
+    """Draw noise whose amplitude falls with the frequency, like in photographs."""
     generator = np.random.default_rng(seed)
     height, width = size
     frequencies = np.hypot(np.fft.fftfreq(height)[:, None] * height, np.fft.rfftfreq(width) * width)
@@ -31,7 +31,7 @@ def write_picture(path: Path, seed: int) -> Path:
 
 
 def write_classes(folder: Path, counts: dict[str, int]) -> Path:
-    """So many pictures of cats and of dogs, all different, in every split."""
+    """Write the given number of different images of each of the classes cat and dog in every split."""
     seed = 0
     for split, count in counts.items():
         for name in ("cat", "dog"):

@@ -1,4 +1,4 @@
-"""A batch keeps what it is not asked to change, and goes where it is sent."""
+"""Batches can be split, moved, pinned and pickled."""
 
 import pickle
 from dataclasses import FrozenInstanceError
@@ -14,50 +14,51 @@ from vitrine.data.batch import Batch, match_labels
 
 def build_batch() -> Batch:
     image = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3).permute(0, 3, 1, 2)
-    return Batch(image=image, target=torch.tensor([3, 1]), index=torch.tensor([10, 20]), step=7, skipped=("a.jpg", "b.jpg"))
+    target, index = torch.tensor([3, 1]), torch.tensor([10, 20])
+    return Batch(image, target, index, step=7, views=(image + 1, image + 2), skipped=("a.jpg", "b.jpg"))
+
+
+def list_tensors(batch: Batch) -> tuple[Tensor, ...]:
+    return (batch.image, batch.target, batch.index, *batch.views)
 
 
 def require_equal(batch: Batch, other: Batch) -> None:
-    for name in ("image", "target", "index"):
-        mine, theirs = getattr(batch, name), getattr(other, name)
-        assert mine.dtype == theirs.dtype
-        assert torch.equal(mine.cpu(), theirs.cpu())
+    for tensor, expected in zip(list_tensors(batch), list_tensors(other), strict=True):
+        assert tensor.dtype == expected.dtype
+        assert torch.equal(tensor.cpu(), expected.cpu())
     assert (batch.step, batch.skipped) == (other.step, other.skipped)
 
 
-def test_length_is_the_number_of_samples() -> None:
+def test_length_and_defaults() -> None:
     assert len(build_batch()) == 2
-    assert len(Batch(torch.zeros(0, 3, 4, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), step=0)) == 0
+    empty = Batch(torch.zeros(0, 3, 4, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), step=0)
+    assert (len(empty), empty.views, empty.skipped) == (0, (), ())
 
 
-def test_nothing_is_skipped_unless_said() -> None:
-    assert Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1), torch.zeros(1), step=0).skipped == ()
-
-
-def test_to_sends_what_is_computed_with_and_keeps_the_rest() -> None:
+def test_index_stays_on_the_cpu() -> None:
     batch = build_batch()
     moved = batch.to("meta")
-    assert [tensor.device.type for tensor in (moved.image, moved.target, moved.index)] == ["meta", "meta", "cpu"]
+    assert [tensor.device.type for tensor in list_tensors(moved)] == ["meta", "meta", "cpu", "meta", "meta"]
     assert (moved.step, moved.skipped, len(moved)) == (7, ("a.jpg", "b.jpg"), 2)
     assert moved.image.is_contiguous(memory_format=torch.channels_last)
-    assert batch.image.device.type == "cpu"  # a batch is not changed but made anew
+    assert batch.image.device.type == "cpu"  # a new batch
     require_equal(batch.to(torch.device("cpu")), batch)
 
 
-def test_pin_memory_pins_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pin_memory_pins_images_views_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[Tensor] = []
 
     def pin(tensor: Tensor) -> Tensor:
         pinned.append(tensor)
         return tensor.clone()
 
-    monkeypatch.setattr(Tensor, "pin_memory", pin)  # pinning itself needs an accelerator
+    monkeypatch.setattr(Tensor, "pin_memory", pin)  # pinning needs an accelerator
     batch = build_batch()
     require_equal(batch.pin_memory(), batch)
-    assert len(pinned) == 2
+    assert len(pinned) == 4
 
 
-def test_a_batch_passes_through_a_loader_and_a_pickle() -> None:
+def test_batch_passes_through_a_dataloader_and_pickle() -> None:
     batch = build_batch()
     require_equal(pickle.loads(pickle.dumps(batch)), batch)
     [passed] = DataLoader([batch], batch_size=None)
@@ -66,43 +67,44 @@ def test_a_batch_passes_through_a_loader_and_a_pickle() -> None:
         default_collate([batch])  # it is a whole batch already
 
 
-def test_a_batch_is_frozen() -> None:
+def test_batch_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         build_batch().step = 8
 
 
-def test_an_answer_is_right_if_it_is_the_label_or_one_of_them() -> None:
-    answers = torch.tensor([[2, 0], [1, 2]])
-    assert match_labels(answers, torch.tensor([0, 1])).tolist() == [[False, True], [True, False]]
+def test_predicted_class_matches_any_label() -> None:
+    classes = torch.tensor([[2, 0], [1, 2]])
+    assert match_labels(classes, torch.tensor([0, 1])).tolist() == [[False, True], [True, False]]
     several = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    assert match_labels(answers, several).tolist() == [[True, True], [False, False]]
+    assert match_labels(classes, several).tolist() == [[True, True], [False, False]]
 
 
 def number_images(num_images: int) -> Batch:
     numbers = torch.arange(num_images)
-    return Batch(numbers.to(torch.uint8).view(-1, 1, 1, 1), numbers + 100, numbers + 200, step=7, skipped=("a.jpg",))
+    image = numbers.to(torch.uint8).view(-1, 1, 1, 1)
+    return Batch(image, numbers + 100, numbers + 200, step=7, views=(image + 50,), skipped=("a.jpg",))
 
 
 @pytest.mark.parametrize("num_images", [1, 2, 7, 8, 64])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 100])
-def test_parts_are_the_batch_one_after_another_and_nearly_equal(num_images: int, num_parts: int) -> None:
+def test_parts_are_consecutive_and_nearly_equal(num_images: int, num_parts: int) -> None:
     batch = number_images(num_images)
     parts = batch.split(num_parts)
-    for name in ("image", "target", "index"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
+    for expected, *tensors in zip(list_tensors(batch), *map(list_tensors, parts), strict=True):
+        assert torch.equal(torch.cat(tensors), expected)
     sizes = [len(part) for part in parts]
-    assert len(sizes) == min(num_images, num_parts)  # none is empty: a mean over no image is not a number
+    assert len(sizes) == min(num_images, num_parts)  # none is empty: the mean over no images is NaN
     assert max(sizes) - min(sizes) <= 1
     assert {(part.step, part.skipped) for part in parts} == {(7, ("a.jpg",))}
 
 
-def test_parts_of_an_even_division_are_numpy_s() -> None:
+def test_even_parts_equal_numpys_split() -> None:
     batch = number_images(12)
     expected = np.split(np.arange(200, 212), 4)
     assert [part.index.tolist() for part in batch.split(4)] == [part.tolist() for part in expected]
 
 
-def test_parts_keep_rows_of_labels_and_the_layout_of_pixels() -> None:
+def test_parts_keep_float_targets_and_memory_layout() -> None:
     images = torch.zeros(4, 3, 6, 5, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     first, second = Batch(images, torch.eye(4), torch.arange(4), step=0).split(2)
     assert torch.equal(first.target, torch.eye(4)[:2])

@@ -508,6 +508,7 @@ def draw_scaling(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int,
 @given(draw_scaling())
 @example(((1792, 1792), (0, 0, 1785, 1785), (224, 224)))
 @example(((16, 16), (0, 0, 16, 11), (2, 2)))
+@example(((40, 90), (0, 0, 37, 37), (10, 10)))
 def test_smaller_box_is_at_least_as_large_as_requested(drawn: tuple) -> None:
     size, box, at_least = drawn
     height, width, _ = LazyImage(BLANK[size], "blank").to_numpy(1, box, at_least).shape

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.core.test_console import Terminal, show_on
-from tests.data.test_image import ODDITIES, ORIENTATION, build_smooth, encode
+from tests.data.test_image import ORIENTATION, VARIANTS, build_smooth, encode
 from vitrine.core.console import VitrineWarning
 from vitrine.data.augment.transforms import EvalTransform, TrainTransform, Transform
 from vitrine.data.config import AugmentConfig, LoaderConfig
@@ -52,7 +52,7 @@ def pack_and_open(data: DatasetHandle, out: Path, size: int, **options: object) 
 
 @pytest.mark.parametrize("num_channels", [3, 1])
 def test_what_is_small_enough_is_packed_as_it_is(num_channels: int, tmp_path: Path) -> None:
-    contents = {f"{name.replace(';', '')}.bin": content for name, content in ODDITIES.items()}
+    contents = {f"{name.replace(';', '')}.bin": content for name, content in VARIANTS.items()}
     data = make_data(tmp_path / "data", contents)
     packed = pack_and_open(data, tmp_path / "out", 11, num_channels=num_channels)
     assert len(packed) == len(contents)
@@ -202,9 +202,9 @@ def test_some_splits_only(tmp_path: Path) -> None:
 
 def test_splits_that_are_not_there_cost_a_sentence(tmp_path: Path) -> None:
     data = make_splits(tmp_path / "data", train=2, val=2)
-    with pytest.raises(ValueError, match=r"has the splits train, val, and 'test' was asked for: take one of these\.$"):
+    with pytest.raises(ValueError, match=r"has the splits train, val, and 'test' was asked for"):
         pack(data, tmp_path / "out", 8, splits=("train", "test"))
-    with pytest.raises(ValueError, match=r"has no splits, and 'train' was asked for: take all of it\.$"):
+    with pytest.raises(ValueError, match=r"has no splits, and 'train' was asked for"):
         pack(make_pngs(tmp_path / "flat"), tmp_path / "out", 8, splits=("train",))
     assert sorted(os.listdir(tmp_path)) == ["data", "flat"]
 
@@ -329,11 +329,11 @@ def test_a_packed_set_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     packed = pack_and_open(make_pngs(tmp_path / "other", count=2), tmp_path / "out", 8)
     assert len(packed) == 2
     (tmp_path / "out" / "notes.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"there is something else of that name \(notes\.txt\)\. Choose another\.$"):
+    with pytest.raises(FileExistsError, match=r"holds other files \(notes\.txt\)"):
         pack(make_pngs(tmp_path / "data"), tmp_path / "out", 8)
     assert (tmp_path / "out" / "notes.txt").read_text() == "precious"
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(FileExistsError, match="there is something else of that name"):
+    with pytest.raises(FileExistsError, match="holds other files"):
         pack(make_pngs(tmp_path / "data"), tmp_path / "file", 8)
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -341,7 +341,7 @@ def test_a_packed_set_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 def test_the_data_itself_is_never_replaced(tmp_path: Path) -> None:
     data = make_pngs(tmp_path / "data")
     for out in (tmp_path / "data", tmp_path / "data" / "packed"):
-        with pytest.raises(ValueError, match=r"lies in .*data, which is to be packed: write it somewhere else"):
+        with pytest.raises(ValueError, match=r"lies in .*data, which is to be packed"):
             pack(data, out, 8)
     assert len(os.listdir(tmp_path / "data")) == 6
 

@@ -1,4 +1,4 @@
-"""Transforms against Pillow, NumPy's padding and slicing, and themselves: in any batch, from files or from memory, the same."""
+"""Transforms against Pillow and NumPy; files, images in memory and any split of the batch give the same."""
 
 import io
 import itertools
@@ -68,7 +68,7 @@ def build_augmentation(size: Size, num_channels: int = 3, **settings: object) ->
 
 
 def to_pixels(batch: Tensor) -> np.ndarray:
-    """(B, H, W, C), having seen to what every transform promises."""
+    """Check type and memory layout of a batch, and return (B, H, W, C)."""
     assert batch.dtype == torch.uint8
     assert batch.ndim == 4
     assert batch.is_contiguous(memory_format=torch.channels_last)
@@ -99,7 +99,7 @@ PREPROCESSINGS = {
 
 @pytest.mark.parametrize("num_channels", [1, 3])
 @pytest.mark.parametrize("kind", PREPROCESSINGS)
-def test_evaluation_is_prepare_pixel_for_pixel(kind: str, num_channels: int) -> None:
+def test_evaluation_equals_prepare(kind: str, num_channels: int) -> None:
     preprocessing, block = PREPROCESSINGS[kind], build_block(5, (40, 48), num_channels)
     pictures = [Image.fromarray(pixels if num_channels == 3 else pixels[..., 0]) for pixels in block]
     expected = torch.stack([preprocessing.prepare(picture) for picture in pictures])
@@ -109,8 +109,8 @@ def test_evaluation_is_prepare_pixel_for_pixel(kind: str, num_channels: int) -> 
         assert torch.equal(batch, expected)
 
 
-def test_evaluation_of_photographs_is_prepare_pixel_for_pixel() -> None:
-    """Training reads JPEG files at a part of their size, and evaluation never."""
+def test_evaluation_of_photographs_equals_prepare() -> None:
+    """Training may decode JPEG files at a smaller scale, evaluation never."""
     smooth = np.asarray(Image.fromarray(build_block(1, (9, 12))[0]).resize((640, 480), Image.Resampling.BICUBIC))
     content, preprocessing = encode(smooth, "JPEG"), Preprocessing(resize=36, crop=(32, 32))
     expected = preprocessing.prepare(Image.open(io.BytesIO(content)))
@@ -127,7 +127,7 @@ def test_evaluation_is_not_random() -> None:
 @pytest.mark.parametrize("num_channels", [1, 3])
 @pytest.mark.parametrize("flips", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 4, 20])
-def test_pad_is_numpy_s_padding_and_slicing(padding: int, flips: bool, num_channels: int) -> None:
+def test_pad_crop_equals_numpy(padding: int, flips: bool, num_channels: int) -> None:
     block, rng = build_block(64, (12, 16), num_channels), build_rng(64)
     pixels = to_pixels(apply(build_augmentation((12, 16), num_channels, crop="pad", padding=padding, flip=flips), block, rng))
     offsets = np.floor(rng.uniforms(RngStream.CROP, 2) * (2 * padding + 1)).astype(int)
@@ -138,33 +138,33 @@ def test_pad_is_numpy_s_padding_and_slicing(padding: int, flips: bool, num_chann
         np.testing.assert_array_equal(pixels[row], window[:, ::-1] if flips and turned[row] else window)
 
 
-def test_pad_resizes_to_the_model_s_size_first() -> None:
+def test_pad_crop_resizes_first() -> None:
     block, rng = build_block(8, (20, 30)), build_rng(8)
     pixels = to_pixels(apply(build_augmentation((16, 16), crop="pad", padding=0, flip=False), block, rng))
     expected = [np.asarray(Image.fromarray(image).resize((16, 16), Image.Resampling.BILINEAR)) for image in block]
-    assert count_levels(pixels, np.stack(expected)) <= 2  # rounded twice, as test_resample says
+    assert count_levels(pixels, np.stack(expected)) <= 2  # rounded twice, see test_crops
 
 
-def test_inception_is_a_cut_and_pillow_s_resize() -> None:
+def test_inception_crop_equals_pillow() -> None:
     block, rng = build_block(40, (60, 50)), build_rng(40)
     pixels = to_pixels(apply(build_augmentation((24, 24), crop="inception", flip=False), block, rng))
     config = AugmentConfig()
     boxes = draw_crop_boxes(np.tile([60, 50], (40, 1)), rng, config.crop_area, config.crop_ratio)
     for row, (top, left, height, width) in enumerate(boxes.tolist()):
         cut = Image.fromarray(block[row, top : top + height, left : left + width])
-        across = cut.resize((24, height), Image.Resampling.BILINEAR)  # across first, as test_resample says
+        across = cut.resize((24, height), Image.Resampling.BILINEAR)  # across first, see test_crops
         assert count_levels(pixels[row], np.asarray(across.resize((24, 24), Image.Resampling.BILINEAR))) <= 2
 
 
-def test_inception_keeps_to_its_limits() -> None:
-    """The whole image, where its area must be all of it and its shape fits."""
+def test_inception_crop_respects_its_limits() -> None:
+    """Limits of area 1 and ratio 1 give the whole square image."""
     block = build_block(10, (32, 32))
     augmentation = build_augmentation((32, 32), crop="inception", crop_area=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=False)
     np.testing.assert_array_equal(to_pixels(apply(augmentation, block, build_rng(10))), block)
 
 
 @pytest.mark.parametrize(("resize", "square"), [(None, (32, 16)), (40, (40, 40))])
-def test_random_is_a_resize_and_a_window(resize: int | None, square: Size) -> None:
+def test_random_crop_is_a_resize_and_a_window(resize: int | None, square: Size) -> None:
     block, rng = build_block(30, (20, 45)), build_rng(30)
     pixels = to_pixels(apply(build_augmentation((28, 14), crop="random", resize=resize, flip=False), block, rng))
     room = np.array(square) - (28, 14)
@@ -175,12 +175,12 @@ def test_random_is_a_resize_and_a_window(resize: int | None, square: Size) -> No
         assert count_levels(pixels[row], resized[top : top + 28, left : left + 14]) <= 2
 
 
-def test_a_random_crop_of_224_is_of_256() -> None:
+def test_random_crop_of_224_is_taken_from_256() -> None:
     assert build_augmentation((224, 224), crop="random").square == (256, 256)
     assert build_augmentation((384, 384), crop="random", resize=512).square == (512, 512)
 
 
-def test_a_square_smaller_than_the_model_s_size_is_said() -> None:
+def test_square_smaller_than_the_image_size_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"resize=31 .*32 x 20"):
         build_augmentation((32, 20), crop="random", resize=31)
     build_augmentation((32, 20), crop="random", resize=32)
@@ -191,14 +191,14 @@ def test_a_square_smaller_than_the_model_s_size_is_said() -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [((32, 32), (32, 32)), ((28, 28), (32, 32)), ((40, 30), (20, 26)), ((80, 70), (32, 32))]
 )
-def test_a_block_is_augmented_as_its_images_one_by_one(
+def test_block_is_augmented_like_its_images_one_by_one(
     old: Size, new: Size, crop: CropKind, stored: int, num_channels: int
 ) -> None:
     block, rng = build_block(12, old, stored), build_rng(12)
     augmentation = build_augmentation(new, num_channels, crop=crop)
     together, one_by_one = (to_pixels(apply(augmentation, images, rng)) for images in (block, wrap(block)))
     assert together.shape == (12, *new, num_channels)
-    # Small blocks are resized by matrices and images by torch's kernel: both round twice, as test_resample says.
+    # Small blocks are resized by matrices and images by torch's kernel: both round twice, see test_crops.
     assert count_levels(together, one_by_one) <= (0 if crop == "none" or max(old) > 64 else 2)
     files = [LazyImage(encode(pixels.squeeze(), "PNG"), "a file") for pixels in block]
     np.testing.assert_array_equal(to_pixels(apply(augmentation, files, rng)), one_by_one)
@@ -213,8 +213,8 @@ AUGMENTATIONS: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("augmentations", AUGMENTATIONS, ids=str)
 @pytest.mark.parametrize("is_block", [True, False])
-def test_a_sample_comes_out_the_same_in_any_batch(is_block: bool, augmentations: dict[str, object]) -> None:
-    """Bit for bit, whoever else is in it and in whatever order: with another number of ranks, batches are cut otherwise."""
+def test_sample_does_not_depend_on_the_batch(is_block: bool, augmentations: dict[str, object]) -> None:
+    """Bit-equal in any order, because batches are split differently for other numbers of ranks."""
     block, rng = build_block(20, (32, 32)), build_rng(20)
     augmentation = build_augmentation((28, 28), **augmentations)
 
@@ -223,13 +223,13 @@ def test_a_sample_comes_out_the_same_in_any_batch(is_block: bool, augmentations:
         return to_pixels(apply(augmentation, images, take(rng, rows)))
 
     together = augment(np.arange(20))
-    np.testing.assert_array_equal(augment(np.arange(20)), together)  # and drawing leaves no trace
+    np.testing.assert_array_equal(augment(np.arange(20)), together)
     for rows in (np.arange(20)[::-1], np.array([3]), np.array([7, 7, 1]), np.arange(10), np.arange(10, 20)):
         np.testing.assert_array_equal(augment(rows), together[rows])
 
 
 @pytest.mark.parametrize("crop", CROPS)
-def test_epochs_and_seeds_change_what_an_image_becomes(crop: CropKind) -> None:
+def test_epochs_and_indices_change_the_augmentation(crop: CropKind) -> None:
     block = np.repeat(build_block(1, (32, 32)), 40, axis=0)
     augmentation = build_augmentation((32, 32), crop=crop)
     zeros, numbers = np.zeros(40, np.int64), np.arange(40)
@@ -238,7 +238,7 @@ def test_epochs_and_seeds_change_what_an_image_becomes(crop: CropKind) -> None:
         assert len(kinds) == 2 if crop == "none" else len(kinds) > 20
 
 
-# Above all those where nothing is left to do but what is done in place.
+# Settings in which little but in-place operations remains.
 IN_PLACE: list[dict[str, object]] = [
     {"crop": "none", "flip": False},
     {"crop": "none", "flip": False, "erase_rate": 1.0},
@@ -251,8 +251,8 @@ IN_PLACE: list[dict[str, object]] = [
 @pytest.mark.parametrize("augmentations", IN_PLACE, ids=str)
 @pytest.mark.parametrize("size", [(16, 16), (12, 20)])
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_images_in_memory_are_never_changed(size: Size, is_writable: bool, augmentations: dict[str, object]) -> None:
-    """Whether the block is all of the data, a part of it, or a memory map that cannot be written to."""
+def test_images_in_memory_are_not_changed(size: Size, is_writable: bool, augmentations: dict[str, object]) -> None:
+    """For the whole array, a part of it, and read-only memory."""
     pixels = build_block(12, (16, 16))
     before = pixels.copy()
     pixels.flags.writeable = is_writable
@@ -263,14 +263,14 @@ def test_images_in_memory_are_never_changed(size: Size, is_writable: bool, augme
         np.testing.assert_array_equal(pixels, before)
 
 
-def test_what_a_source_holds_is_never_changed() -> None:
+def test_batches_do_not_share_memory_with_the_source() -> None:
     pixels = build_block(12, (16, 16))
     before = pixels.copy()
     source = ArraySource(pixels, Labels.one_each(np.zeros(12)), ("a",), "noise")
     rows = np.arange(12)
     for crop, flips in itertools.product(CROPS, (True, False)):
         batch = apply(build_augmentation((16, 16), crop=crop, flip=flips), source.read_block(rows), build_rng(12))
-        batch.zero_()  # whoever has the batch may write on it
+        batch.zero_()  # the batch may be changed by its user
         batch = apply(build_augmentation((16, 16), crop=crop, flip=flips), [source.read(row)[0] for row in rows], build_rng(12))
         batch.zero_()
         np.testing.assert_array_equal(source.pixels, before)
@@ -279,7 +279,7 @@ def test_what_a_source_holds_is_never_changed() -> None:
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_evaluation_takes_memory_as_it_is(is_writable: bool) -> None:
+def test_evaluation_does_not_change_images(is_writable: bool) -> None:
     pixels = build_block(6, (16, 16))
     before = pixels.copy()
     pixels.flags.writeable = is_writable
@@ -294,13 +294,13 @@ def test_half_of_the_images_are_flipped() -> None:
     turned = pixels[:, 0, 0, 0] == 200
     assert stats.binomtest(int(turned.sum()), 10_000).pvalue > 1e-6
     np.testing.assert_array_equal(turned, pixels[:, 0, 1, 0] == 10)
-    # Nothing to do with where the crop is.
+    # Independent of the position of the crop.
     offsets = build_rng(10_000).uniforms(RngStream.CROP, 2)
     assert abs(np.corrcoef(turned, offsets[:, 1])[0, 1]) < 5.5 / 100
 
 
 @pytest.mark.parametrize("num_channels", [1, 3])
-def test_flip_turns_the_chosen(num_channels: int) -> None:
+def test_flip_of_chosen_images(num_channels: int) -> None:
     block = build_block(7, (5, 6), num_channels)
     before = block.copy()
     for chosen in itertools.product([False, True], repeat=3):
@@ -310,7 +310,7 @@ def test_flip_turns_the_chosen(num_channels: int) -> None:
         np.testing.assert_array_equal(flipped, np.where(which[:, None, None, None], before[:, :, ::-1], before))
 
 
-def test_pad_and_cut_windows_by_hand() -> None:
+def test_pad_and_cut_windows() -> None:
     block = np.arange(2 * 2 * 3 * 2, dtype=np.uint8).reshape(2, 2, 3, 2) + 1
     padded = pad(block, 2)
     np.testing.assert_array_equal(padded, np.pad(block, ((0, 0), (2, 2), (2, 2), (0, 0))))
@@ -321,8 +321,8 @@ def test_pad_and_cut_windows_by_hand() -> None:
 
 @pytest.mark.parametrize("augmentations", AUGMENTATIONS, ids=str)
 @pytest.mark.parametrize("num_images", [0, 1])
-def test_none_and_one_are_batches_too(num_images: int, augmentations: dict[str, object]) -> None:
-    """A rank may get nothing of a last batch that is small."""
+def test_batches_of_zero_and_one_images(num_images: int, augmentations: dict[str, object]) -> None:
+    """A rank may get nothing of a small last batch."""
     for num_channels, size in ((3, (32, 32)), (1, (20, 24))):
         for transform in (
             build_augmentation(size, num_channels, **augmentations),
