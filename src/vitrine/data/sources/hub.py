@@ -76,14 +76,14 @@ def reach_hub(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception 
     if config.HF_HUB_OFFLINE:  # also by HF_DATASETS_OFFLINE, of which huggingface_hub does not know
         trouble = OfflineModeIsEnabled()
     else:
-        _, trouble = hub.ask_hub("dataset", reference.repository, reference.revision)
+        _, trouble = hub.list_repository_files("dataset", reference.repository, reference.revision)
     try:
         if isinstance(trouble, RevisionNotFoundError):  # any that the cache had would be another
             raise trouble
         with silence(datasets, is_offline=trouble is not None):
             yield datasets, trouble
     except Exception as error:  # those of the connection are httpx's, and a broken repository may bring about any
-        raise (describe_refusal(spec, error) if trouble is None else hub.describe_failure(spec, trouble)) from error
+        raise (describe_refusal(spec, error) if trouble is None else hub.explain_hub_error(spec, trouble)) from error
 
 
 def describe_refusal(spec: str, error: BaseException) -> ValueError | OSError:
@@ -91,16 +91,16 @@ def describe_refusal(spec: str, error: BaseException) -> ValueError | OSError:
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     if isinstance(error, DatasetNotFoundError):  # and it is there, or the hub would have said so
-        return ValueError(hub.describe_gate(spec))
+        return ValueError(hub.explain_gated_repository(spec))
     # What it says of the data, at times around an error of the connection or the disk; a plain FileNotFoundError hides it.
     own = (DatasetsError, ValueError, TypeError, LookupError, RuntimeError, FileNotFoundError)
     while isinstance(error, own) and (inner := error.__context__ if type(error) is FileNotFoundError else error.__cause__):
         error = inner
     if not isinstance(error, own):
-        return hub.describe_failure(spec, error)
+        return hub.explain_hub_error(spec, error)
     return ValueError(
-        f"{spec} cannot be read by the package datasets ({hub.describe_cause(error)}): check its configurations and files at "
-        f"{hub.locate_page(spec)}, or take other data."
+        f"{spec} cannot be read by the package datasets ({hub.format_cause(error)}): check its configurations and files at "
+        f"{hub.repository_url(spec)}, or take other data."
     )
 
 
@@ -129,9 +129,9 @@ def tell_cached(spec: str, reference: Reference, loaded: "Mapping[Any, datasets.
     commit = Path(next(iter(loaded.values())).cache_files[0]["filename"]).parent.name
     asked = reference.revision or ""
     if not commit.startswith(asked) and COMMIT.fullmatch(asked):
-        raise OSError(f"{spec} was needed, and the cache has the commit {commit}; {hub.describe_obstacle(trouble)}.")
+        raise OSError(f"{spec} was needed, and the cache has the commit {commit}; {hub.explain_download_error(trouble)}.")
     if not commit.startswith(asked) or not hub.is_offline(trouble):
-        hub.notice_cache(spec, commit, trouble)
+        hub.warn_about_cached_copy(spec, commit, trouble)
 
 
 def open_loaded(loaded: "Mapping[Any, datasets.Dataset]", spec: str, split: str | None) -> "HubSource":

@@ -1,4 +1,4 @@
-"""The MNIST family as it is downloaded: IDX files, plain or gzipped, in one folder.
+"""The MNIST family as downloaded: IDX files, plain or gzipped, in one folder.
 
 An IDX file is two zero bytes, the type of its numbers, the number of dimensions, each dimension as four bytes with the
 highest first, and then the numbers, the last dimension running fastest.
@@ -21,7 +21,7 @@ from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import ArraySource, Labels
 from vitrine.data.sources.annotations import DEFLATE_RATIO, numbered_class_names, readable_errors
 
-# As train-images-idx3-ubyte.gz, t10k-labels.idx1-ubyte, or emnist-letters-test-images-idx3-ubyte.gz.
+# E.g. train-images-idx3-ubyte.gz, t10k-labels.idx1-ubyte, or emnist-letters-test-images-idx3-ubyte.gz.
 FILE_NAME = re.compile(
     r"(?P<prefix>(?:.*-)?)(?P<part>train|t10k|test)-(?P<content>images|labels)[-.]idx\d-ubyte(?:\.gz)?", re.ASCII
 )
@@ -31,7 +31,7 @@ BYTES_TYPE = 0x08
 MAX_BYTES = 2**40
 CHUNK_BYTES = 2**20
 
-# In the order of their numbers, as in the table of the data's README.
+# In label order, from the dataset's README.
 FASHION_NAMES = (
     "T-shirt/top",
     "Trouser",
@@ -46,10 +46,11 @@ FASHION_NAMES = (
 )
 
 Family = dict[str, dict[str, Path]]
-"""The files with one prefix: by part (train, t10k, test), then by content (images, labels)."""
+"""Files that share a prefix: by part (train, t10k, test), then by content (images, labels)."""
 
 
 def is_idx(path: Path) -> bool:
+    """Whether a path is an IDX file of images, or a folder that holds one."""
     if os.path.isfile(path):
         return is_images_name(path.name)
     with suppress(OSError), os.scandir(path) as entries:
@@ -67,28 +68,28 @@ def list_splits(path: Path) -> tuple[str, ...]:
 
 
 def open_idx(path: Path, split: str | None) -> ArraySource:
-    """A split of the folder, or exactly the images of one file, with the labels beside it."""
+    """Open a split of a folder, or one file of images with the labels beside it."""
     if split is not None:
         family, part = find_splits(path)[split]
         return open_part(family, part, family[part]["images"])
     match = FILE_NAME.fullmatch(path.name)
-    assert match is not None  # by `is_idx`
+    assert match is not None  # guaranteed by `is_idx`
     return open_part(find_families(path.parent)[match["prefix"]], match["part"], path)
 
 
 def open_part(family: Family, part: str, images_path: Path) -> ArraySource:
+    """Open the images of one part with their labels."""
     labels_path = family[part].get("labels")
     if labels_path is None:
         raise FileNotFoundError(
-            f"{images_path} has no file of labels beside it, with labels for images in its name, and one was needed: fetch it."
+            f"{images_path} has no label file beside it (the same name with labels instead of images): download it."
         )
     images, labels = read_images(images_path), read_labels(labels_path)
     if len(images) != len(labels):
         raise ValueError(
-            f"{images_path} holds {len(images)} images and {labels_path} {len(labels)} labels, and as many were needed: "
-            "fetch both again."
+            f"{images_path} has {len(images)} images but {labels_path} has {len(labels)} labels: download both again."
         )
-    # Of all parts: what is trained on one of them is tested on another, and has to count the same classes.
+    # Over all parts: a model trained on one part is tested on another and needs the same classes.
     paths = [files["labels"] for files in family.values() if "labels" in files]
     num_classes = 1 + max(int(read_labels(path).max()) for path in paths)
     class_names = load_class_names(num_classes, images_path)
@@ -96,9 +97,9 @@ def open_part(family: Family, part: str, images_path: Path) -> ArraySource:
 
 
 def load_class_names(num_classes: int, images_path: Path) -> tuple[str, ...]:
-    """Nothing in the files says of what they are: Fashion-MNIST has the file names of MNIST, and a folder of its own."""
+    """Return Fashion-MNIST's names where a file or folder is called so, else numbers: the files themselves hold no names."""
     folder = Path(os.path.abspath(images_path)).parent
-    # The parent as well, because torchvision keeps them in FashionMNIST/raw.
+    # The parent too: torchvision keeps the files in FashionMNIST/raw.
     is_fashion = any("fashion" in name.lower() for name in (images_path.name, folder.name, folder.parent.name))
     if is_fashion and num_classes <= len(FASHION_NAMES):
         return FASHION_NAMES
@@ -106,27 +107,27 @@ def load_class_names(num_classes: int, images_path: Path) -> tuple[str, ...]:
 
 
 def find_splits(folder: Path) -> dict[str, tuple[Family, str]]:
-    """By split, in order, the files of the folder and which part of them it is."""
+    """Return for each split of a folder its files and its part (train, t10k or test)."""
     families = find_families(folder)
     if len(families) > 1:
-        found = f"{len(families)} data sets ({join_names([f'{prefix}*' for prefix in sorted(families)])})"
-        raise ValueError(f"{folder} holds {found}, and one data set was needed: give a folder with one, or a file of images.")
+        prefixes = join_names([f"{prefix}*" for prefix in sorted(families)])
+        raise ValueError(f"{folder} holds {len(families)} datasets ({prefixes}): give one of their image files instead.")
     [family] = families.values()
     splits: dict[str, tuple[Family, str]] = {}
     for part in (part for part in SPLIT_OF_PART if "images" in family.get(part, {})):
         split = SPLIT_OF_PART[part]
         if split in splits:
-            raise ValueError(f"{folder} has both t10k and test images, and one of these was needed: take the others out.")
+            raise ValueError(f"{folder} has both t10k and test images: remove one of them.")
         splits[split] = family, part
     return splits
 
 
 def find_families(folder: Path) -> dict[str, Family]:
-    """By prefix, those that have images."""
-    with readable_errors(folder, "a folder of IDX files was needed", "give another"), os.scandir(folder) as entries:
+    """Return the IDX files of a folder by prefix, for prefixes that have images."""
+    with readable_errors(folder, "expected a folder of IDX files", "check the path"), os.scandir(folder) as entries:
         names = [entry.name for entry in entries if FILE_NAME.fullmatch(entry.name) and entry.is_file()]
     families: dict[str, Family] = {}
-    # A file that was unpacked often lies beside its archive: it comes first and is taken, because it can be mapped.
+    # An unpacked file often lies beside its archive: it is preferred, because it can be memory-mapped.
     for name in sorted(names, key=lambda name: (name.endswith(".gz"), name)):
         match = FILE_NAME.fullmatch(name)
         assert match is not None
@@ -136,73 +137,72 @@ def find_families(folder: Path) -> dict[str, Family]:
 
 
 def read_images(path: Path) -> np.ndarray:
-    """(N, H, W, C)"""
-    images = read_idx(path, (3, 4), "images (number, height, width), or with 1 or 3 channels behind")
+    """Read images (N, H, W, C)."""
+    images = read_idx(path, (3, 4), "images (number, height, width) or (number, height, width, channels)")
     if images.ndim == 3:
         return images[..., None]  # (N, H, W, 1)
     if images.shape[3] not in (1, 3):
-        raise ValueError(f"{path} has images of {images.shape[3]} channels, and 1 or 3 were needed: convert them.")
+        raise ValueError(f"{path} has images of {images.shape[3]} channels; expected 1 or 3: convert them.")
     return images
 
 
 def read_labels(path: Path) -> np.ndarray:
-    """(N)"""
+    """Read labels (N)."""
     return read_idx(path, (1,), "labels (number)")
 
 
-def read_idx(path: Path, num_dims: tuple[int, ...], needed: str) -> np.ndarray:
-    """Its bytes in the shape that its header says: mapped, or unpacked if they are gzipped, whatever the name says."""
-    with readable_errors(path, "an IDX file was needed"), path.open("rb") as file:
+def read_idx(path: Path, num_dims: tuple[int, ...], expected: str) -> np.ndarray:
+    """Read the array of an IDX file: memory-mapped, or decompressed if it is gzipped, whatever its name."""
+    with readable_errors(path, "expected an IDX file"), path.open("rb") as file:
         is_gzipped = file.peek(2)[:2] == b"\x1f\x8b"
         with gzip.GzipFile(fileobj=file) if is_gzipped else nullcontext(file) as stream:
             shape = read_header(stream, path)
             if len(shape) not in num_dims or 0 in shape:
-                raise ValueError(f"{path} has the shape {shape[:8]}, and {needed} were needed: give another file.")
-            return unpack(stream, path, shape) if is_gzipped else map_numbers(path, shape)
+                raise ValueError(f"{path} has shape {shape[:8]}; expected {expected}: give another file.")
+            return decompress(stream, path, shape) if is_gzipped else map_array(path, shape)
 
 
 def read_header(stream: BufferedIOBase, path: Path) -> tuple[int, ...]:
-    """The shape that the file says it has."""
+    """Read the shape from the header."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0":
-        raise ValueError(f"{path} begins with {magic!r}, and an IDX file, which begins with 0, 0, was needed: fetch it again.")
+        raise ValueError(f"{path} begins with {magic!r}; an IDX file begins with two zero bytes: download it again.")
     if magic[2] != BYTES_TYPE:
-        raise ValueError(f"{path} holds numbers of the type 0x{magic[2]:02x}, and bytes (0x08) were needed: convert it.")
+        raise ValueError(f"{path} holds numbers of type 0x{magic[2]:02x}; expected bytes (0x08): convert it.")
     num_dims = magic[3]
     content = stream.read(4 * num_dims)
     if len(content) < 4 * num_dims:
-        raise ValueError(f"{path} is cut short in its header, and a whole IDX file was needed: fetch it again.")
+        raise ValueError(f"{path} is truncated in its header: download it again.")
     return struct.unpack(f">{num_dims}I", content)
 
 
-def map_numbers(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Memory-map the array of an uncompressed file."""
     start = 4 + 4 * len(shape)
-    require_equal(path, shape, path.stat().st_size - start)
+    require_size(path, shape, path.stat().st_size - start)
     return np.memmap(path, np.uint8, "r", start, shape)
 
 
-def unpack(stream: BufferedIOBase, path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """As much as the header says and one byte more, so that an archive cannot unpack to whatever it likes."""
+def decompress(stream: BufferedIOBase, path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Decompress as many bytes as the header says and one more, so that a hostile archive cannot fill the memory."""
     num_bytes = math.prod(shape)
     capacity = min(path.stat().st_size * DEFLATE_RATIO, MAX_BYTES)
     if num_bytes > capacity:
-        require_equal(path, shape, capacity)
+        require_size(path, shape, capacity)
     content = np.empty(num_bytes, np.uint8)
     num_read = 0
     while num_read < num_bytes and (count := stream.readinto(content.data[num_read : num_read + CHUNK_BYTES])):
         num_read += count
-    num_read += len(stream.read(1))  # at the end, gzip also compares the checksum
-    require_equal(path, shape, num_read)
+    num_read += len(stream.read(1))  # reading to the end also verifies gzip's checksum
+    require_size(path, shape, num_read)
     return content.reshape(shape)
 
 
-def require_equal(path: Path, shape: tuple[int, ...], num_bytes: int) -> None:
-    """What the header says and what there is, or can be at most."""
+def require_size(path: Path, shape: tuple[int, ...], num_bytes: int) -> None:
+    """Raise ValueError if a file does not hold as many bytes as its header says."""
     if num_bytes != math.prod(shape):
         found = "less" if num_bytes < math.prod(shape) else "more"
-        raise ValueError(
-            f"{path} says that it has the shape {shape}, and holds {found}; a whole IDX file was needed: fetch it again."
-        )
+        raise ValueError(f"{path} has {found} data than its header says (shape {shape}): download it again.")
 
 
 KIND = DatasetFormat("idx", is_idx, list_splits, open_idx)

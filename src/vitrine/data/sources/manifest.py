@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from vitrine.core.config_checks import is_whole
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split, order_splits
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, MAX_CLASSES, load_class_list, numbered_class_names, open_text
@@ -80,7 +80,7 @@ def read_csv(path: Path, file: TextIO) -> Iterator[Row]:
             yield build_row(f"{path} line {line}", line, row[columns.path], label, split)
     except csv.Error as error:
         raise ValueError(
-            f"{path} line {reader.line_num} is not CSV ({summarise(error)}), and quotes in pairs were needed: correct it."
+            f"{path} line {reader.line_num} is not CSV ({summarise_error(error)}), and quotes in pairs were needed: correct it."
         ) from None
 
 
@@ -118,7 +118,7 @@ def parse_json(place: str, text: str) -> dict[str, Any]:
     try:
         row = json.loads(text, object_pairs_hook=build_object)
     except (ValueError, RecursionError) as error:  # ValueError is also what a number of many thousand digits costs
-        reason = "nested too deeply" if isinstance(error, RecursionError) else summarise(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else summarise_error(error)
         raise ValueError(f"{place} is not JSON ({reason}), and one object was needed on every line: correct it.") from None
     if not isinstance(row, dict):
         raise ValueError(f"{place} is {type(row).__name__} in JSON, and one object was needed on every line: write objects.")

@@ -1,7 +1,7 @@
-"""Reading MATLAB files of level 5 (versions 5 to 7): numbers, text, and structures of these.
+"""MATLAB files of level 5 (versions 5 to 7): numbers, text, and structures of these.
 
-By "MAT-File Format" of The MathWorks, whose words are used. scipy's reader would do for whole files, but a damaged one can
-end the process: it takes any type number from the file as an index into a table of pointers (seen with scipy 1.17).
+Terms are those of "MAT-File Format" by The MathWorks. SciPy's reader is not used because a damaged file can crash the process:
+it takes any type number of the file as an index into a table of pointers (seen with scipy 1.17).
 """
 
 import struct
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.console import join_names, summarise
+from vitrine.core.console import join_names, summarise_error
 from vitrine.data.sources.annotations import read_bytes
 
 Value = np.ndarray | str | list[dict[str, "Value"]] | None
-"""None is what is not read here, such as cells and functions."""
+"""None: a kind that is not read here, such as cells and functions."""
 
-# Of a file, and of a variable when unpacked: far above the largest of a data set that we know, ImageNet's meta.mat.
+# Limit for a file and for a decompressed variable, far above the largest known one (ImageNet's meta.mat).
 MAX_BYTES = 32_000_000
 
 # Data types (table 1-1) and array classes (table 1-3).
@@ -29,21 +29,22 @@ COMPLEX = 0x0800
 
 
 def load_mat(path: Path, *names: str) -> dict[str, Value]:
-    """The variables of these names; each array has the shape that MATLAB shows, and is never a bare number."""
+    """Read the variables of these names. Arrays have the shape that MATLAB shows, also for a single number."""
     content = read_bytes(path, MAX_BYTES + 1)
     if content.startswith((b"MATLAB 7.3", b"\x89HDF")):
-        raise ValueError(f"{path} is a MATLAB 7.3 file (HDF5), and an older version was needed: save it with -v7 in MATLAB.")
+        raise ValueError(f"{path} is a MATLAB 7.3 file (HDF5), which is not supported: save it with -v7 in MATLAB.")
     try:
         found = read_variables(content, names)
     except (ValueError, struct.error, zlib.error, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path} is no whole MATLAB file ({summarise(error)}), which was needed: fetch it again.") from None
+        raise ValueError(f"{path} is not a complete MATLAB file ({summarise_error(error)}): download it again.") from None
     missing = [name for name in names if name not in found]
     if missing:
-        raise ValueError(f"{path} lacks the variable {join_names(missing)}, which was needed: fetch the right file.")
+        raise ValueError(f"{path} has no variable {join_names(missing)}: download the right file.")
     return found
 
 
 def read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Value]:
+    """Parse a file's content into the variables of these names."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES} bytes")
     order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
@@ -52,9 +53,9 @@ def read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for kind, data in read_elements(memoryview(content)[128:], order):
         if kind == MI_COMPRESSED:
-            kind, data = next(read_elements(unpack(data), order), (0, data))
+            kind, data = next(read_elements(decompress(data), order), (0, data))
         if kind != MI_MATRIX:
-            raise ValueError(f"it has data of type {kind} where an array was needed")
+            raise ValueError(f"it has data of type {kind} where an array is expected")
         name, value = read_array(data, order, names)
         if name in found:
             raise ValueError(f"it has two variables {name}")
@@ -63,16 +64,17 @@ def read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Value]:
     return found
 
 
-def unpack(data: memoryview) -> memoryview:
+def decompress(data: memoryview) -> memoryview:
+    """Decompress one variable, up to MAX_BYTES."""
     unpacker = zlib.decompressobj()
     unpacked = unpacker.decompress(data, MAX_BYTES)
     if not unpacker.eof:
-        raise ValueError(f"a variable is cut short, or has more than {MAX_BYTES} bytes")
+        raise ValueError(f"a variable is truncated, or has more than {MAX_BYTES} bytes")
     return memoryview(unpacked)
 
 
 def read_elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Type and data of one element after the other."""
+    """Yield the type and data of each element."""
     start = 0
     while start < len(data):
         kind, size = struct.unpack_from(f"{order}II", data, start)
@@ -89,7 +91,7 @@ def read_elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryvie
 
 
 def read_array(data: memoryview, order: str, names: tuple[str, ...] | None = None) -> tuple[str, Value]:
-    """Name and value; not the value of a variable that is not among `names`. Within a structure `names` is None."""
+    """Return name and value of an array; None for a variable not in `names`. Within a structure `names` is None."""
     parts = read_elements(data, order)
     flags = take_numbers(parts, order, MI_UINT32)
     shape = tuple(take_numbers(parts, order, MI_INT32).tolist())
@@ -103,23 +105,24 @@ def read_array(data: memoryview, order: str, names: tuple[str, ...] | None = Non
         return name, read_characters(parts, order, shape)
     if array_class in MX_NUMBERS and not flags[0] & COMPLEX:
         return name, take_numbers(parts, order).reshape(shape, order="F")
-    if array_class == MX_STRUCT and names is not None:  # in a structure there are no more of them: no depth to drown in
+    if array_class == MX_STRUCT and names is not None:  # no nested structures, so recursion is bounded
         return name, read_structures(parts, order, shape)
     return name, None
 
 
-def take_numbers(parts: Iterator[tuple[int, memoryview]], order: str, needed: int | None = None) -> np.ndarray:
-    """The next element, whose numbers may be stored with fewer bits than the array is said to have."""
+def take_numbers(parts: Iterator[tuple[int, memoryview]], order: str, expected: int | None = None) -> np.ndarray:
+    """Read the next element as numbers, which may be stored with fewer bits than the array's class says."""
     kind, data = next(parts, (0, memoryview(b"")))
-    if kind not in NUMBERS or needed not in (None, kind):
-        raise ValueError(f"it has data of type {kind} where {needed or 'a number'} was needed")
+    if kind not in NUMBERS or expected not in (None, kind):
+        raise ValueError(f"it has data of type {kind} where {expected or 'a number'} is expected")
     return np.frombuffer(data, dtype=order + NUMBERS[kind])
 
 
 def read_characters(parts: Iterator[tuple[int, memoryview]], order: str, shape: tuple[int, ...]) -> str | None:
+    """Read the next element as one line of text; None for several lines."""
     kind, data = next(parts, (0, memoryview(b"")))
     if kind not in TEXT:
-        raise ValueError(f"it has data of type {kind} where text was needed")
+        raise ValueError(f"it has data of type {kind} where text is expected")
     if shape[0] > 1:  # several lines, which are stored column by column
         return None
     endian = {"<": "-le", ">": "-be"}[order] if kind in (4, 17, 18) else ""
@@ -127,12 +130,12 @@ def read_characters(parts: Iterator[tuple[int, memoryview]], order: str, shape: 
 
 
 def read_structures(parts: Iterator[tuple[int, memoryview]], order: str, shape: tuple[int, ...]) -> list[dict[str, Value]]:
-    """A dictionary of its fields for each structure of the array, in MATLAB's order, columns first."""
+    """Return a dictionary of fields for each structure of an array, in MATLAB's column-major order."""
     lengths = take_numbers(parts, order, MI_INT32)
     text = take_numbers(parts, order, MI_INT8).tobytes().decode("ascii")
     length = int(lengths[0]) if len(lengths) == 1 else 0
     if length < 1 or len(text) % length:
-        raise ValueError("the names of its fields are broken")
+        raise ValueError("its field names are damaged")
     fields = [text[start : start + length].split("\0")[0] for start in range(0, len(text), length)]
     values = [read_field(kind, data, order) for kind, data in parts]
     if len(set(fields)) < len(fields) or len(values) != len(fields) * int(np.prod(shape, dtype=object)):
@@ -142,6 +145,7 @@ def read_structures(parts: Iterator[tuple[int, memoryview]], order: str, shape: 
 
 
 def read_field(kind: int, data: memoryview, order: str) -> Value:
+    """Read the value of one field of a structure."""
     if kind != MI_MATRIX:
-        raise ValueError(f"it has data of type {kind} where an array was needed")
+        raise ValueError(f"it has data of type {kind} where an array is expected")
     return read_array(data, order)[1] if len(data) > 0 else np.zeros((0, 0))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.core.config_checks import is_whole
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.image import MAX_PIXELS
 from vitrine.data.source import MAX_BLOCK_SIDE, Labels, PackedStrings, Source
@@ -129,7 +129,7 @@ def read_description(path: Path) -> Description:
         check_description(description)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path / DESCRIPTION} is not as `vitrine data pack` writes it ({summarise(error)}): pack again."
+            f"{path / DESCRIPTION} is not as `vitrine data pack` writes it ({summarise_error(error)}): pack again."
         ) from None
     return description
 
@@ -160,7 +160,9 @@ def read_index(path: Path, description: Description) -> dict[str, np.ndarray]:
             index = {name: content[name] for name in ARRAYS if name in content.files}
         check_index(index, description)
     except Exception as error:  # zipfile and NumPy let out whatever they trip over
-        raise ValueError(f"{path / INDEX} does not fit the packed images ({summarise(error)}): pack the data again.") from None
+        raise ValueError(
+            f"{path / INDEX} does not fit the packed images ({summarise_error(error)}): pack the data again."
+        ) from None
     return index
 
 

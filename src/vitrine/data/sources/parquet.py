@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitrine.core.console import join_names, summarise, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat, order_splits
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import MAX_CLASSES, numbered_class_names, readable_errors, validate_labels
@@ -258,7 +258,7 @@ def read_images(path: Path, stamp: tuple[int, int], column: str, group: int) -> 
             if len(images) != file.metadata.row_group(group).num_rows:
                 raise ValueError(f"it has {len(images)} images")
     except Exception as error:  # as in `open_file`, but of these images alone: others may be whole
-        raise OSError(f"row group {group} does not decode: {summarise(error)}") from None
+        raise OSError(f"row group {group} does not decode: {summarise_error(error)}") from None
     return images
 
 

@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pet: 37 breeds of cats and dogs, in the order of its own lists of images.
+"""Oxford-IIIT Pet: 37 breeds of cats and dogs, in the order of its image lists.
 
 As published (https://www.robots.ox.ac.uk/~vgg/data/pets/): images/ and annotations/, where a line of trainval.txt or
 test.txt is the name of an image, its class from 1, its species (1 cat, 2 dog) and its breed among these.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.annotations import quote, read_lines
+from vitrine.data.sources.annotations import quote, read_lines, require_once
 from vitrine.data.sources.image_files import FileSource, list_folder
 
 NUM_CLASSES = 37
@@ -22,15 +22,16 @@ LINE = re.compile(r"(?P<name>(?P<breed>\S+)_[0-9]+)\s+(?P<id>[0-9]{1,9})\s+[12]\
 
 @dataclass(frozen=True)
 class Pet:
-    place: str
-    """The line that lists it, as errors call it."""
+    """One image of a list; `where` names file and line for messages."""
+
+    where: str
     name: str
     breed: str
     label: int
 
 
 def find_root(data: Path) -> Path | None:
-    """The folder of images/ and annotations/; people also give the one above it."""
+    """Return the folder of images/ and annotations/: the given one, or the usual folder in it."""
     for root in (data, data / "oxford-iiit-pet"):
         if isdir(root / "images") and isfile(root / LISTS["train"]):
             return root
@@ -38,23 +39,25 @@ def find_root(data: Path) -> Path | None:
 
 
 def matches(data: Path) -> bool:
+    """Whether a folder holds Oxford-IIIT Pet as published."""
     return find_root(data) is not None
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
     root = find_root(data)
-    assert root is not None  # by `matches`
+    assert root is not None  # guaranteed by `matches`
     return tuple(split for split, path in LISTS.items() if isfile(root / path))
 
 
 def open_split(data: Path, split: str | None) -> Source:
+    """Open the images of one list."""
     root, splits = find_root(data), list_splits(data)
     assert root is not None
-    # All lists are read whichever is wanted: the names of the classes come from them, and must be those of every split.
+    # All lists are read for any split: class names come from them and must be the same for every split.
     pets = {each: list(read_pets(root / LISTS[each])) for each in splits}
     everyone = [pet for each in splits for pet in pets[each]]
     class_names = load_class_names(root, everyone)
-    require_once(everyone)
+    require_once((pet.where, pet.name) for pet in everyone)
     wanted = pets[split or ""]
     require_images(root, wanted)
     paths = [f"images/{pet.name}.jpg" for pet in wanted]
@@ -63,22 +66,23 @@ def open_split(data: Path, split: str | None) -> Source:
 
 
 def read_pets(path: Path) -> Iterator[Pet]:
+    """Yield the images of one list file."""
     for number, line in read_lines(path):
         if line.startswith("#"):
             continue
         match = LINE.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"{path}, line {number} is {quote(line)}; an image and three numbers, as in 'Abyssinian_100 1 1 1', "
-                "were needed: fetch the list again."
+                f"{path}, line {number} is {quote(line)}; expected an image and three numbers, e.g. 'Abyssinian_100 1 1 1': "
+                "download the list again."
             )
         if not 1 <= int(match["id"]) <= NUM_CLASSES:
-            raise ValueError(f"{path}, line {number} has the class {match['id']}, and 1 to {NUM_CLASSES} was needed: mend it.")
+            raise ValueError(f"{path}, line {number} has class {match['id']}; expected 1 to {NUM_CLASSES}: correct it.")
         yield Pet(f"{path}, line {number}", match["name"], match["breed"], int(match["id"]) - 1)
 
 
 def load_class_names(root: Path, pets: list[Pet]) -> tuple[str, ...]:
-    """The breed of each class, as the names of its images have it."""
+    """Return the breed of each class, taken from the names of its images."""
     breeds: dict[int, str] = {}
     classes: dict[str, int] = {}
     for pet in pets:
@@ -86,30 +90,24 @@ def load_class_names(root: Path, pets: list[Pet]) -> tuple[str, ...]:
         if (breed, label) != (pet.breed, pet.label):
             other = f"{breed} has class {pet.label + 1}" if breed != pet.breed else f"{pet.breed} has class {label + 1}"
             raise ValueError(
-                f"{pet.place} gives {pet.breed} the class {pet.label + 1}, but further up {other}; "
-                "one class for each breed was needed: mend the list."
+                f"{pet.where} gives {pet.breed} class {pet.label + 1}, but an earlier line says that {other}: correct the list."
             )
     if not breeds:
-        raise ValueError(f"{root / LISTS['train']} lists no image, and at least one was needed: fetch the list again.")
+        raise ValueError(f"{root / LISTS['train']} lists no images: download the list again.")
     absent = [str(label + 1) for label in range(max(breeds)) if label not in breeds]
     if absent:
-        raise ValueError(f"{root / 'annotations'} lists no image of class {absent[0]}, and all were needed: fetch it again.")
+        raise ValueError(f"{root / 'annotations'} lists no image of class {absent[0]}: download it again.")
     return tuple(breeds[label] for label in range(len(breeds)))
 
 
-def require_once(pets: list[Pet]) -> None:
-    places: dict[str, str] = {}
-    for pet in pets:
-        if pet.name in places:
-            raise ValueError(f"{pet.place} lists {pet.name}, as does {places[pet.name]}, and once was needed: remove one.")
-        places[pet.name] = pet.place
-
-
 def require_images(root: Path, pets: list[Pet]) -> None:
+    """Raise FileNotFoundError if an image of a list is missing."""
     there = set(list_folder(root / "images"))
     for pet in pets:
         if f"{pet.name}.jpg" not in there:
-            raise FileNotFoundError(f"{pet.place} lists {pet.name}, but images/{pet.name}.jpg is not there: unpack it again.")
+            raise FileNotFoundError(
+                f"{pet.where} lists {pet.name}, but images/{pet.name}.jpg does not exist: unpack the images again."
+            )
 
 
 KIND = DatasetFormat("pets", matches, list_splits, open_split)

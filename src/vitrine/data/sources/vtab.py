@@ -21,7 +21,15 @@ from vitrine.core.console import join_names
 from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.sampling import RngStream
 from vitrine.data.source import Labels, Source
-from vitrine.data.sources.annotations import CLASS_LIST, MAX_CLASSES, load_class_list, numbered_class_names, quote, read_lines
+from vitrine.data.sources.annotations import (
+    CLASS_LIST,
+    MAX_CLASSES,
+    load_class_list,
+    numbered_class_names,
+    quote,
+    read_lines,
+    require_once,
+)
 from vitrine.data.sources.image_files import FileSource
 from vitrine.data.subsets import SubsetSource, draw_order
 from vitrine.data.wrappers import ConcatSource
@@ -162,7 +170,7 @@ def open_split(folder: Path, split: str | None) -> Source:
     assert split is not None
     parts = [split] if LISTS[split] in lists else ["train", "val"]
     lines = [line for part in parts for line in lists[LISTS[part]]]
-    require_once(lines)
+    require_once((line.where, line.path) for line in lines)
     if lines and not os.path.isfile(folder / lines[0].path):  # the other files are checked when they are read
         raise FileNotFoundError(f"{lines[0].where} lists {lines[0].path}, which is not in {folder}: unpack the images there.")
     class_names = load_class_names(folder, [line for lines in lists.values() for line in lines])
@@ -180,15 +188,6 @@ def read_list(path: Path) -> Iterator[Line]:
                 f"{path} line {number} is {quote(text)}; expected a path and a class, e.g. 'images/0001.png 7': correct it."
             )
         yield Line(f"{path} line {number}", os.path.normpath(match["path"]), int(match["label"]))
-
-
-def require_once(lines: list[Line]) -> None:
-    """Raise ValueError if a list names an image twice."""
-    seen: dict[str, str] = {}
-    for line in lines:
-        if line.path in seen:
-            raise ValueError(f"{line.where} lists {line.path}, and so does {seen[line.path]}: remove one of them.")
-        seen[line.path] = line.where
 
 
 def load_class_names(folder: Path, lines: list[Line]) -> tuple[str, ...]:

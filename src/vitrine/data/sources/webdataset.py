@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.console import join_names, progress_bar, summarise, warn_user
+from vitrine.core.console import join_names, progress_bar, summarise_error, warn_user
 from vitrine.core.files import atomic_file
 from vitrine.data.dataset_format import DatasetFormat, order_splits
 from vitrine.data.source import Labels, PackedStrings, Source
@@ -34,7 +34,7 @@ from vitrine.data.sources.annotations import (
 from vitrine.data.sources.folder import is_folder
 from vitrine.data.sources.image_files import IMAGE_SUFFIXES
 from vitrine.data.sources.shards import Files, choose_files, divide, expand_pattern, find_files, locate, read_stamp
-from vitrine.data.sources.webdataset_samples import NEEDED, REMEDY, list_members, read_samples
+from vitrine.data.sources.webdataset_samples import EXPECTED, REMEDY, list_members, read_samples
 
 INDEX = ".vitrine-index.npz"
 
@@ -91,7 +91,7 @@ def index_folder(folder: Path, paths: Sequence[Path]) -> dict[Path, Shard]:
     missing = [path for path in paths if path.name not in known]
     if missing:
         for path in progress_bar(missing, len(missing), f"Indexing {folder}"):
-            with readable_errors(path, NEEDED, REMEDY):
+            with readable_errors(path, EXPECTED, REMEDY):
                 known[path.name] = scan_shard(path)
         save_index(folder / INDEX, known)
     return {path: known[path.name] for path in paths}
@@ -110,7 +110,7 @@ def load_index(path: Path) -> dict[str, Shard]:
         if not all(shard.is_sound() for shard in shards.values()):
             raise ValueError("its numbers do not agree")
     except Exception as error:  # whatever numpy and zipfile trip over: all of it can be built anew
-        warn_user(f"{path} is damaged or of another version ({summarise(error)}) and is built again.")
+        warn_user(f"{path} is damaged or of another version ({summarise_error(error)}) and is built again.")
         return {}
     return shards
 
@@ -118,10 +118,10 @@ def load_index(path: Path) -> dict[str, Shard]:
 def save_index(path: Path, shards: dict[str, Shard]) -> None:
     arrays = {f"{name}/{field}": array for name, shard in shards.items() for field, array in vars(shard).items()}
     try:
-        with atomic_file(path, by_many=True) as partial, open(partial, "wb") as file:
+        with atomic_file(path, is_concurrent=True) as partial, open(partial, "wb") as file:
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]  (any name but allow_pickle, which none has)
     except (OSError, ValueError) as error:  # ValueError of names that are no UTF-8
-        warn_user(f"{path} cannot be written ({summarise(error)}): the shards will be read through at each start.")
+        warn_user(f"{path} cannot be written ({summarise_error(error)}): the shards will be read through at each start.")
 
 
 def scan_shard(path: Path) -> Shard:

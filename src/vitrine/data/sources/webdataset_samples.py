@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrine.core.config_checks import is_whole
-from vitrine.core.console import summarise
+from vitrine.core.console import summarise_error
 from vitrine.data.sources.annotations import MAX_CLASSES, readable_errors
 from vitrine.data.sources.image_files import IMAGE_SUFFIXES
 
 # WebDataset passes over what has no extension, hidden files, and notes as __this__.
 KEY = re.compile(r"(?!__[^/]*__(?:/|$))(?P<key>(?:.*/)?[^/.]+)(?P<extension>\.[^/]*)")
 LABEL_FIELDS = ("label", "labels", "cls")
-NEEDED, REMEDY = "a plain tar file was needed", "decompress it, or fetch or write it again"
+EXPECTED, REMEDY = "a plain tar file was needed", "decompress it, or fetch or write it again"
 
 # Bounds against sizes that cannot be meant, of what is read into memory.
 MAX_HEADER_BYTES = 2**18
@@ -48,7 +48,7 @@ def list_members(path: Path) -> list[tarfile.TarInfo]:
     """All but folders, with names that can be shown."""
     members: list[tarfile.TarInfo] = []
     with (
-        readable_errors(path, NEEDED, REMEDY, failures=Exception),
+        readable_errors(path, EXPECTED, REMEDY, failures=Exception),
         BoundedFile(io.FileIO(path)) as file,
         tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="backslashreplace") as tar,
     ):
@@ -130,7 +130,7 @@ def read_label(descriptor: int, path: Path, fields: dict[str, tarfile.TarInfo]) 
             raise ValueError(str(value)[:40])
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path}: {member.name} holds no label that can be meant ({summarise(error)}), and a class number from 0 to "
+            f"{path}: {member.name} holds no label that can be meant ({summarise_error(error)}), and a class number from 0 to "
             f"{MAX_CLASSES - 1} was needed: write the shard again."
         ) from None
     return value
