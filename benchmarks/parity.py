@@ -1,9 +1,9 @@
-"""Do timm and torchvision compute the same as we do, on weights that went through a file? Both ways, largest difference.
+"""Compare logits with timm and torchvision on weights that went through a file, in both directions.
 
     .venv-bench/bin/python benchmarks/parity.py
 
-Every network has random weights and few blocks; logits are compared relative to the largest. timm reads the npz files that we
-write, by its own loader, and we read what timm and torchvision write.
+Every network has random weights and few blocks; the difference is relative to the largest logit. timm reads the npz files that
+we write with its own loader, and we read what timm and torchvision write.
 """
 
 import tempfile
@@ -26,6 +26,7 @@ from vitrine.models.registry import build_model
 
 
 def fill(module: nn.Module) -> None:
+    """Fill all parameters with random values of a sensible size."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         spread = parameter[0].numel() ** -0.5 if parameter.ndim >= 2 else 0.3
@@ -61,7 +62,7 @@ def build_torchvision() -> nn.Module:
     return vit(image_size=96, patch_size=16, num_layers=2, num_heads=3, hidden_dim=192, mlp_dim=768, representation_size=192)
 
 
-# What peers write and we read.
+# Models that peers write and we read.
 TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
     ("timm ViT", partial(build_timm, "vit_tiny_patch16_224", depth=2)),
     ("timm ViT 96 x 160", partial(build_timm, "vit_tiny_patch16_224", depth=2, img_size=(96, 160))),
@@ -82,10 +83,11 @@ TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
 ]
 
 
-def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, Tensor]:
+def compare_reading(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, Tensor]:
+    """Let a peer write a model, read it, and return our logits and the peer's."""
     peer: Any = build().eval()
     fill(peer)
-    if hasattr(peer, "pretrained_cfg"):  # timm's, as it writes a folder for the hub
+    if hasattr(peer, "pretrained_cfg"):  # timm: written as a folder for the hub
         path, depth = folder / "peer", {"depth": len(peer.blocks)} if hasattr(peer, "blocks") else {}
         size = {"img_size": peer.patch_embed.img_size} if hasattr(peer, "patch_embed") else {}
         load_module("timm.models._hub").save_for_hf(peer, str(path), model_args={**depth, **size})
@@ -97,7 +99,7 @@ def read_theirs(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, T
     return model(images), peer(images)
 
 
-# What we write and timm reads: our name and changes, the format, timm's builder.
+# Models that we write and timm reads: our name and changes, the format, timm's builder.
 FROM_US: list[tuple[str, str, dict[str, Any], FormatName, Callable[[], nn.Module]]] = [
     ("google-2020 ViT", "ViT-Ti/16", {"depth": 2}, "google-2020", partial(build_timm, "vit_tiny_patch16_224", depth=2)),
     (
@@ -119,14 +121,15 @@ FROM_US: list[tuple[str, str, dict[str, Any], FormatName, Callable[[], nn.Module
 ]
 
 
-def write_ours(
-    name: str, changes: dict[str, Any], form: FormatName, build: Callable[[], nn.Module], folder: Path
+def compare_writing(
+    name: str, changes: dict[str, Any], format: FormatName, build: Callable[[], nn.Module], folder: Path
 ) -> tuple[Tensor, Tensor]:
+    """Write a model, let timm read it, and return our logits and timm's."""
     gelu = {} if name.startswith("R50x") else {"gelu": "erf"}
     model: Model[Any] = build_model(name, **gelu, **changes).eval()
     fill(model)
     path = folder / "ours.npz"
-    save_model(model, path, form)
+    save_model(model, path, format)
     peer: Any = build().eval()
     peer.load_pretrained(str(path))
     images = torch.randn(2, 3, *model.config.image_size)
@@ -140,11 +143,11 @@ def main() -> None:
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, build in TO_US:
-            rows.append(format_row(f"{name} -> vitrine", *read_theirs(build, Path(folder))))
-        for name, model, changes, form, build in FROM_US:
-            logits = write_ours(model, changes, form, build, Path(folder))
+            rows.append(format_row(f"{name} -> vitrine", *compare_reading(build, Path(folder))))
+        for name, model, changes, format, build in FROM_US:
+            logits = compare_writing(model, changes, format, build, Path(folder))
             rows.append(format_row(f"vitrine -> {name} -> timm", *logits))
-    print_table(("weights", "largest difference", "largest logit", "ratio"), rows)
+    print_table(("weights", "max difference", "max logit", "ratio"), rows)
 
 
 def format_row(name: str, ours: Tensor, theirs: Tensor) -> list[str]:

@@ -1,6 +1,6 @@
-"""A Hugging Face hub on this machine: the few addresses that `snapshot_download` asks, and the ways in which they fail.
+"""A Hugging Face hub on this machine: the few addresses that `snapshot_download` requests, and the ways in which they fail.
 
-Written from what huggingface_hub 2.4 requests: GET /api/models/{repository}[/revision/{revision}] for the commit,
+huggingface_hub 2.4 requests GET /api/models/{repository}[/revision/{revision}] for the commit,
 GET /api/models/{repository}/tree/{commit} for the files, then HEAD and GET /{repository}/resolve/{commit}/{file} for each.
 """
 
@@ -16,9 +16,9 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 Files = dict[str, bytes]
-# gated: anyone sees the list of files, nobody the files. broken: 500 to everything. broken files: 500 to files alone.
-# cut: a weight file ends half-way, however often it is resumed. short: half of it comes as if it were the whole.
-# silent: connections are taken and never answered. bad token: the one sent is refused. portal: another server's page comes.
+# gated: the list of files is public, the files are not. broken: status 500 for everything. broken files: 500 for files only.
+# cut: a weights file ends half-way, however often it is resumed. short: half of it is sent as if it were complete.
+# silent: requests are never answered. bad token: the token is rejected. portal: a web page is sent instead.
 Fault = Literal["gated", "broken", "broken files", "cut", "short", "silent", "bad token", "portal"]
 
 API = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/(?P<kind>revision|tree)/(?P<revision>[^/]+))?")
@@ -28,17 +28,17 @@ RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/
 @dataclass(kw_only=True)
 class Repository:
     revisions: dict[str, Files]
-    """Branch, tag or refs/pr/n -> the files there."""
+    """Files by branch, tag or refs/pr/n."""
     fault: Fault | None = None
 
     def compute_commit(self, revision: str) -> str:
         return hashlib.sha1(repr((revision, self.revisions[revision])).encode()).hexdigest()
 
-    def find_files(self, asked: str) -> tuple[str, Files] | None:
-        """The commit and its files, by the name of a branch or by the commit itself."""
+    def find_files(self, name: str) -> tuple[str, Files] | None:
+        """Return the commit and files of a branch, or of a commit itself."""
         for revision, files in self.revisions.items():
             commit = self.compute_commit(revision)
-            if asked in (revision, commit):
+            if name in (revision, commit):
                 return commit, files
         return None
 
@@ -48,11 +48,11 @@ class Hub:
     endpoint: str
     repositories: dict[str, Repository]
     requests: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of every request, in the order of arrival."""
+    """Method and path of every request, in order."""
     closing: threading.Event = field(default_factory=threading.Event)
 
     def list_requested_files(self, repository: str, method: str = "GET") -> list[str]:
-        """The files whose bodies were asked for, or with HEAD their headers, sorted; a name stands once per request."""
+        """Return the files that were requested with a method, sorted, once for each request."""
         matches = [RESOLVE.fullmatch(path) for verb, path in self.requests if verb == method]
         return sorted(match["path"] for match in matches if match is not None and match["repository"] == repository)
 
@@ -79,12 +79,12 @@ class HubHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
         self.hub.requests.append((self.command, unquote(path)))
-        asked = API.fullmatch(path) or RESOLVE.fullmatch(path)
-        if asked is None:
+        match = API.fullmatch(path) or RESOLVE.fullmatch(path)
+        if match is None:
             return self.refuse(404, "EntryNotFound")
-        repository = self.hub.repositories.get(asked["repository"])
+        repository = self.hub.repositories.get(match["repository"])
         if repository is None:
-            return self.refuse(401, "RepoNotFound")  # not 404: to one without a token the hub does not say what exists
+            return self.refuse(401, "RepoNotFound")  # not 404: the hub does not tell what exists without a token
         if repository.fault == "silent":
             self.hub.closing.wait()
             return None
@@ -94,12 +94,12 @@ class HubHandler(BaseHTTPRequestHandler):
             return self.refuse(401, message="Invalid credentials in Authorization header")
         if repository.fault == "portal":
             return self.send(200, {"Content-Type": "text/html"}, b"<html>\nRoom number?\n</html>")
-        found = repository.find_files(unquote(asked["revision"] or "main"))
+        found = repository.find_files(unquote(match["revision"] or "main"))
         if found is None:
             return self.refuse(404, "RevisionNotFound")
-        if asked.re is RESOLVE:
-            return self.send_file(repository.fault, *found, unquote(asked["path"]))
-        return self.send_tree(found[1]) if asked["kind"] == "tree" else self.send_info(asked["repository"], *found)
+        if match.re is RESOLVE:
+            return self.send_file(repository.fault, *found, unquote(match["path"]))
+        return self.send_tree(found[1]) if match["kind"] == "tree" else self.send_info(match["repository"], *found)
 
     do_HEAD = do_GET
 
@@ -132,7 +132,7 @@ class HubHandler(BaseHTTPRequestHandler):
         self.send(200, {"Content-Type": "application/json", "Content-Length": str(len(body))}, body)
 
     def refuse(self, status: int, code: str | None = None, message: str | None = None) -> None:
-        # Several lines, as the hub's are, so that a sentence that repeats them is found out.
+        # Several lines, like the hub's own, so that a message which repeats them is detected.
         body = b"First line of the server.\nSecond line of the server."
         reasons = {"X-Error-Code": code, "X-Error-Message": message}
         headers = {name: value for name, value in reasons.items() if value is not None}
@@ -147,9 +147,9 @@ class HubHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the requests are recorded."""
+        """Print nothing: the requests are recorded."""
 
 
 def tag(body: bytes) -> str:
-    """Git's name for a file with this content, which is the hub's ETag for files that are not large."""
+    """Return git's hash of a file, which is the hub's ETag for small files."""
     return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()

@@ -1,4 +1,4 @@
-"""`vitrine convert` as a user runs it: what it prints, what it writes, its mistakes."""
+"""`vitrine convert` and `vitrine.formats.convert.convert`: what they write, print and reject."""
 
 import json
 import os
@@ -14,11 +14,13 @@ from tests.formats import cases
 from tests.formats.cases import assert_same_weights, forget, load_quietly, make_checkpoint, save_quietly
 from tests.hub_server import Repository, serve_hub
 from vitrine.cli import main
+from vitrine.formats import convert as converting
+from vitrine.formats.convert import convert
 from vitrine.formats.load import load_checkpoint
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "ours", "vitrine")
     return tmp_path / "ours"
 
@@ -33,57 +35,74 @@ def fail(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err
 
 
-def test_to_hugging_face_and_verified(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verified_conversion_to_hugging_face(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report.json"
-    main(["convert", str(ours), str(tmp_path / "hf"), "--format", "hf", "--verify", "--json", str(target)])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == [
-        "read",
-        "by",
-        "largest",
-        "difference",
-        "of",
-        "logits",
-        "of",
-        "features",
-        "largest",
-        "logit",
-        "same",
-        "answer",
-    ]
-    assert lines[0] == f"{tmp_path / 'hf'}: 5,429 parameters, 24 x 24 pixels, 5 classes, hf"
-    assert [line.split()[0] for line in lines[2:]] == ["vitrine", "transformers"]
-    assert all(line.rstrip().endswith("8 of 8  equal") for line in lines[2:])
+    main(["convert", str(folder), str(tmp_path / "hf"), "--format", "hf", "--verify", "--json", str(target)])
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path / 'hf'}: 5,429 parameters, 24 x 24 pixels, 5 classes")
+    assert [line.split()[0] for line in rows] == ["vitrine", "transformers"]
+    assert all(line.rstrip().endswith("8 of 8  equal") for line in rows)
     report = json.loads(target.read_text())
     assert [(row["reader"], row["is_equal"], row["num_images"]) for row in report] == [
         ("vitrine", True, 8),
         ("transformers", True, 8),
     ]
+    assert set(report[0]) == {
+        *("reader", "max_difference", "max_logit", "max_feature_difference", "max_feature"),
+        *("same_answers", "num_images", "same_description", "is_equal"),
+    }
 
 
-def test_there_and_back_through_every_format(ours: Path, tmp_path: Path) -> None:
-    source = ours
-    for form in ("hf", "google-2020", "timm", "torchvision", "google-linen", "vitrine"):
-        target = tmp_path / f"to-{form}{cases.ENDINGS[form]}"
-        main(["convert", str(source), str(target), "--format", form])
+def test_a_difference_is_an_error_after_the_report(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_another(checkpoint: object, path: Path, format: object) -> None:
+        save_quietly(make_checkpoint(cases.VIT), path, format)
+
+    monkeypatch.setattr(converting, "save_checkpoint", save_another)
+    options = ["--format", "vitrine", "--gelu", "erf", "--verify", "--json", tmp_path / "report.json"]
+    assert "vitrine: logits" in fail(capsys, folder, tmp_path / "out", *options)
+    assert json.loads((tmp_path / "report.json").read_text())[0]["is_equal"] is False
+    assert (tmp_path / "out").exists()
+
+
+def test_a_model_survives_every_format(folder: Path, tmp_path: Path) -> None:
+    source = folder
+    for fmt in ("hf", "google-2020", "timm", "torchvision", "google-linen", "vitrine"):
+        target = tmp_path / f"to-{fmt}{cases.ENDINGS[fmt]}"
+        main(["convert", str(source), str(target), "--format", fmt])
         source = target
-    assert_same_weights(load_checkpoint(source).model, load_checkpoint(ours).model)
-    assert load_checkpoint(source).class_names == load_checkpoint(ours).class_names
+    assert_same_weights(load_checkpoint(source).model, load_checkpoint(folder).model)
+    assert load_checkpoint(source).class_names == load_checkpoint(folder).class_names
 
 
-def test_another_size_and_real_images(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_function_takes_a_checkpoint_and_returns_a_result(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    result = convert(checkpoint, tmp_path / "out", "vitrine", image_size=36, class_names=tuple("abcde"), verify=True, seed=3)
+    assert (result.path, result.format, result.config.image_size) == (tmp_path / "out", "vitrine", (36, 36))
+    assert [(row.reader, row.is_equal) for row in result.comparisons] == [("vitrine", True)]
+    assert result.different_readers == []
+    assert result.num_parameters == sum(p.numel() for p in load_checkpoint(tmp_path / "out").model.parameters())
+    assert load_checkpoint(tmp_path / "out").class_names == tuple("abcde")
+    assert checkpoint.model.config == cases.VIT  # its own model is not changed
+    assert convert(checkpoint, tmp_path / "b", "vitrine").comparisons == ()
+    with pytest.raises(FileExistsError, match="out"):
+        convert(checkpoint, tmp_path / "out", "vitrine")
+
+
+def test_another_size_and_real_images(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for name in ("a.png", "b.png"):
         Image.fromarray(rng.integers(0, 256, (50, 70, 3), dtype=np.uint8)).save(tmp_path / name)
     out = tmp_path / "out"
-    arguments = ["convert", str(ours), str(out), "--format", "vitrine", "--image-size", "32x44", "--verify", "--images"]
+    arguments = ["convert", str(folder), str(out), "--format", "vitrine", "--image-size", "32x44", "--verify", "--images"]
     main([*arguments, str(tmp_path / "a.png"), str(tmp_path / "b.png")])
     assert "2 of 2  equal" in capsys.readouterr().out
     checkpoint = load_checkpoint(out)
     assert checkpoint.model.config.image_size == checkpoint.preprocessing.crop == (32, 44)
 
 
-def test_words_on_a_bare_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_for_a_file_without_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_quietly(make_checkpoint(cases.OBLONG), tmp_path / "a.safetensors", "timm")
     forget(tmp_path / "a.safetensors")
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\nelk\n")
@@ -102,51 +121,44 @@ def test_assumptions_and_a_new_head_are_one_line_each(tmp_path: Path, capsys: py
     forget(tmp_path / "a.npz")
     main(["convert", str(tmp_path / "a.npz"), str(tmp_path / "out"), "--format", "vitrine", "--num-classes", "3"])
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"vitrine: {tmp_path / 'a.npz'} does not say, and was taken as usual for google-2020: tanh GELU")
-    assert second.startswith(f"vitrine: {tmp_path / 'a.npz'} has 5 classes and 3 were asked for")
+    assert str(tmp_path / "a.npz") in first
+    assert "tanh GELU (--gelu)" in first
+    assert "5 classes, not 3" in second
 
 
-def test_what_exists_is_not_overwritten_unasked(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_needs_overwrite(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.npz").write_text("precious")
-    assert "a.npz exists: choose another name, or add --overwrite" in fail(
-        capsys, ours, tmp_path / "a.npz", "--format", "google-2020"
-    )
+    assert "--overwrite" in fail(capsys, folder, tmp_path / "a.npz", "--format", "google-2020")
     assert (tmp_path / "a.npz").read_text() == "precious"
-    main(["convert", str(ours), str(tmp_path / "a.npz"), "--format", "google-2020", "--overwrite"])
+    main(["convert", str(folder), str(tmp_path / "a.npz"), "--format", "google-2020", "--overwrite"])
     assert load_quietly(tmp_path / "a.npz").model.config == cases.VIT
 
 
-def test_mistakes_cost_a_sentence(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_write_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert "No checkpoint at" in fail(capsys, tmp_path / "none", out, "--format", "hf")
-    assert "cannot hold models of the kind ViT" in fail(capsys, ours, tmp_path / "o.npz", "--format", "bit")
-    assert "--image-size big must be one number" in fail(capsys, ours, out, "--format", "hf", "--image-size", "big")
+    assert "cannot hold models of the kind ViT" in fail(capsys, folder, tmp_path / "o.npz", "--format", "bit")
+    assert "--image-size big" in fail(capsys, folder, out, "--format", "hf", "--image-size", "big")
     for option, value in (("--json", tmp_path / "j"), ("--seed", 1), ("--device", "cuda"), ("--images", tmp_path / "i")):
-        assert "belong to --verify" in fail(capsys, ours, out, "--format", "hf", option, value)
-    assert "belongs to --image-size" in fail(capsys, ours, out, "--format", "hf", "--resize-method", "timm")
-    assert "a file ending in .npz" in fail(capsys, tmp_path / "none", out, "--format", "google-2020")
-    assert "does not exist. Create it first" in fail(capsys, ours, tmp_path / "no" / "out", "--format", "hf")
-    assert "i is no file" in fail(capsys, ours, out, "--format", "hf", "--verify", "--images", tmp_path / "i")
-    assert "--device toaster is not" in fail(capsys, ours, out, "--format", "hf", "--verify", "--device", "toaster")
-    assert "must be a text file" in fail(capsys, ours, out, "--format", "hf", "--class-names", tmp_path / "no.txt")
-    assert "invalid choice" in fail(capsys, ours, out, "--format", "keras")
-    assert "does not name a model on the hub" in fail(capsys, "hf://google", out, "--format", "hf")
-    bad = write(tmp_path / "bad.jpg", "no picture")
-    assert "bad.jpg" in fail(capsys, ours, out, "--format", "hf", "--verify", "--images", bad)
-    assert "6 class names" in fail(
-        capsys, ours, out, "--format", "hf", "--class-names", write(tmp_path / "names", "a\nb\nc\nd\ne\nf\n")
-    )
+        assert "--verify" in fail(capsys, folder, out, "--format", "hf", option, value)
+    assert "--image-size" in fail(capsys, folder, out, "--format", "hf", "--resize-method", "timm")
+    assert ".npz" in fail(capsys, tmp_path / "none", out, "--format", "google-2020")
+    assert "does not exist" in fail(capsys, folder, tmp_path / "no" / "out", "--format", "hf")
+    assert f"--images {tmp_path / 'i'}" in fail(capsys, folder, out, "--format", "hf", "--verify", "--images", tmp_path / "i")
+    assert "toaster" in fail(capsys, folder, out, "--format", "hf", "--verify", "--device", "toaster")
+    assert "no.txt" in fail(capsys, folder, out, "--format", "hf", "--class-names", tmp_path / "no.txt")
+    assert "keras" in fail(capsys, folder, out, "--format", "keras")
+    assert "hf://owner/name" in fail(capsys, "hf://google", out, "--format", "hf")
+    (tmp_path / "bad.jpg").write_text("not an image")
+    assert "bad.jpg" in fail(capsys, folder, out, "--format", "hf", "--verify", "--images", tmp_path / "bad.jpg")
+    (tmp_path / "names").write_text("a\nb\nc\nd\ne\nf\n")
+    assert "6 class names" in fail(capsys, folder, out, "--format", "hf", "--class-names", tmp_path / "names")
     assert not out.exists()
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
 
 
 @pytest.mark.xdist_group("hub")
 def test_from_the_hub(tmp_path: Path) -> None:
-    """A repository as Hugging Face's, served here; then offline, from the cache."""
+    """Convert from a hub on this machine, then offline from the cache."""
     checkpoint = make_checkpoint(cases.VIT)
     save_quietly(checkpoint, tmp_path / "hf", "hf")
     files = {path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()}

@@ -1,4 +1,4 @@
-"""Models for the tests of formats: one of each kind by name, and drawn at random."""
+"""Models for tests of formats: one of each kind by name, and random ones."""
 
 import warnings
 from dataclasses import replace
@@ -41,7 +41,7 @@ BIT = ResNetConfig(stages=(1, 2), width_factor=0.5, num_classes=5, image_size=(3
 
 
 def make_checkpoint(config: ModelConfig) -> Checkpoint:
-    """Random weights, and nothing else that a reader could guess."""
+    """Build a checkpoint with random weights and no default settings."""
     model = build_filled(config)
     straight = build_inception_preprocessing(config.image_size, config.num_channels)
     preprocessing = Preprocessing(
@@ -61,14 +61,14 @@ def save_quietly(checkpoint: Checkpoint, path: Path, form: Any) -> None:
         save_checkpoint(checkpoint, path, form)
 
 
-def load_quietly(path: Path, overrides: Overrides | None = None, **options: Any) -> Checkpoint:
+def load_quietly(path: Path | Checkpoint, overrides: Overrides | None = None, **options: Any) -> Checkpoint:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VitrineWarning)
         return load_checkpoint(path, overrides=overrides, **options)
 
 
 def forget(path: Path) -> Path:
-    """Take our own description away, so that only what the format itself holds is left."""
+    """Remove our metadata, so that only what the format itself holds is left."""
     from safetensors.torch import load_file, save_file
 
     side = path.with_name(f"{path.name}.vitrine.json")
@@ -87,14 +87,14 @@ def run(model: Model[Any], seed: int = 0) -> Tensor:
 
 
 def assert_same_weights(actual: Model[Any], expected: Model[Any]) -> None:
-    theirs, ours = actual.state_dict(), expected.state_dict()
-    assert theirs.keys() == ours.keys()
-    assert [name for name in ours if not torch.equal(theirs[name], ours[name])] == []
+    state, expected_state = actual.state_dict(), expected.state_dict()
+    assert state.keys() == expected_state.keys()
+    assert [name for name in state if not torch.equal(state[name], expected_state[name])] == []
 
 
 @st.composite
 def plain_vits(draw: st.DrawFn, pools: tuple[str, ...] = ("class",)) -> ViTConfig:
-    """What nearly every format can hold: random sizes and no unusual part."""
+    """Draw a ViT of random size that nearly every format can hold."""
     num_heads = draw(st.integers(1, 3))
     patch_size = draw(st.integers(1, 4))
     grid = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))

@@ -1,4 +1,4 @@
-"""Random damage to the bytes of a file, to a header of safetensors, to a zip archive, to JSON."""
+"""Random damage to a file's bytes, a safetensors header, a zip archive, or JSON."""
 
 import io
 import json
@@ -15,7 +15,7 @@ Corruption = Callable[[Random, bytes], bytes]
 
 
 def choose_place(random: Random, content: bytes) -> int:
-    """Half of them near one of the ends, where headers and directories are."""
+    """Choose an offset; half of them near an end, where headers and directories are."""
     size = len(content)
     if size > 4000 and random.random() < 0.5:
         return random.choice((random.randrange(2000), size - 1 - random.randrange(2000)))
@@ -103,7 +103,7 @@ def tamper_header_field(random: Random, content: bytes) -> bytes:
 
 
 def tamper_numbers(random: Random, numbers: list[int]) -> list[Any]:
-    """Ways to be wrong about a shape or a range."""
+    """Return wrong versions of a shape or a range."""
     place = random.randrange(len(numbers))
     replaced = [[*numbers[:place], wrong, *numbers[place + 1 :]] for wrong in (-1, 0, 4, 2**32, 2**62, 10**30, 0.5, "1", None)]
     shifted = [number + random.choice((-4, 4, 1024)) for number in numbers]
@@ -111,7 +111,7 @@ def tamper_numbers(random: Random, numbers: list[int]) -> list[Any]:
 
 
 def choose_names(random: Random, names: list[str]) -> tuple[str, str]:
-    """A name and what it becomes: another tensor's, or one that nothing has."""
+    """Choose a name and its replacement: another tensor's name, or a new one."""
     old, other = random.sample(names, 2)
     strange = ("", "two\nlines", "../../outside", "x" * 100_000, f"module.{old}", f"params/{old}", old.upper(), f"{old}\0")
     return old, random.choice((other, *strange))
@@ -125,7 +125,7 @@ def rename_tensor(random: Random, content: bytes, *, is_apart: bool = False) -> 
 
 
 def rename_apart(random: Random, content: bytes) -> bytes:
-    """Never to another tensor's name."""
+    """Rename a tensor, never to another tensor's name."""
     return rename_tensor(random, content, is_apart=True)
 
 
@@ -139,7 +139,7 @@ def only_header(corruption: Corruption) -> Corruption:
 
 
 def only_metadata(corruption: Corruption) -> Corruption:
-    """Of the description that safetensors carries, in a header that is otherwise whole."""
+    """Apply a corruption to our metadata within an intact safetensors header."""
 
     def corrupt(random: Random, content: bytes) -> bytes:
         header, numbers = split_safetensors(content)
@@ -152,7 +152,7 @@ def only_metadata(corruption: Corruption) -> Corruption:
 
 
 SAFETENSORS = (*ANY_FILE, tamper_header_length, tamper_header_field, rename_tensor)
-# Without a checksum damaged numbers cannot be told from others, nor exchanged names: so here only what can be noticed.
+# Without a checksum, changed values and swapped names cannot be detected: only damage that can.
 SAFETENSORS_WITHOUT_CHECKSUM = (
     truncate,
     *(only_header(corruption) for corruption in ANY_FILE if corruption is not swap_blocks),
@@ -172,7 +172,7 @@ END_FIELDS = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)]
 
 
 def read_directory(content: bytes) -> dict[str, int]:
-    """The members, and where the entry of each starts."""
+    """Return the members of a zip archive, and the offset of each directory entry."""
     count, _, start = struct.unpack_from("<HII", content, content.rindex(b"PK\5\6") + 10)
     entries = {}
     for _ in range(count):
@@ -183,7 +183,7 @@ def read_directory(content: bytes) -> dict[str, int]:
 
 
 def rewrite_zip(content: bytes, change: Callable[[str, bytes], tuple[str, bytes]]) -> bytes:
-    """With checksums that fit, so that the damage is not found by them."""
+    """Rewrite an archive with changed members and matching checksums."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(written, "w") as target:
         for name in archive.namelist():
@@ -200,7 +200,7 @@ def tamper_directory(random: Random, content: bytes) -> bytes:
 
 
 def tamper_member(random: Random, content: bytes) -> bytes:
-    """The pickle of torch's archives, the numbers of either, or an array's own header."""
+    """Damage the pickle of a torch archive, the values of any archive, or the header of an array."""
     members = list(read_directory(content))
     pickles = [name for name in members if name.endswith(".pkl")]
     chosen = random.choice(pickles if pickles and random.random() < 0.8 else members)
@@ -228,7 +228,7 @@ ZIP = (*ANY_FILE, tamper_directory, tamper_member, rename_member)
 
 
 class Missing:
-    """In place of a value: the field is left out."""
+    """Marker: remove the field."""
 
 
 HOSTILE_VALUES: dict[str, Any] = {
@@ -259,7 +259,7 @@ HOSTILE_VALUES: dict[str, Any] = {
 
 
 def list_fields(content: Any) -> list[tuple[str, ...]]:
-    """The way to every value, of lists only to the first."""
+    """Return the path to every value; only the first item of a list."""
     if isinstance(content, dict):
         return [(name, *rest) for name, value in content.items() for rest in ((), *list_fields(value))]
     return [("0", *rest) for value in content[:1] for rest in ((), *list_fields(value))] if isinstance(content, list) else []

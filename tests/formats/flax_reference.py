@@ -1,7 +1,7 @@
-"""The released networks in plain NumPy, computed from the arrays of an npz file as their own programs would.
+"""The released networks in plain NumPy, computed from the arrays of an npz file.
 
 Written from the layout alone (kernels (in, out), heads as an axis of their own, convolutions (height, width, in, out), TF's
-SAME padding), so that a file read into one of our models can be held against it.
+SAME padding), so that our models can be compared with it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Arrays = Mapping[str, Array]
 
 
 def run_vit(arrays: Arrays, images: Array, block_names: tuple[str, str, str, str], *, big_vision: bool = False) -> Array:
-    """Logits of images (B, H, W, C); every option is read off the names that are there."""
+    """Return logits of images (B, H, W, C); the names of the arrays determine every option."""
     x = images
     if "conv_root/kernel" in arrays:
         x = run_stem(arrays, x)
@@ -69,7 +69,7 @@ def run_mlp(arrays: Arrays, name: str, x: Array) -> Array:
 
 
 def run_stem(arrays: Arrays, x: Array) -> Array:
-    """The post-activation ResNet of the hybrids."""
+    """Compute the post-activation ResNet stem of a hybrid."""
     x = relu(group_normalise(arrays, "gn_root", convolve(x, standardise(arrays["conv_root/kernel"]), 2, "SAME")))
     x = pool(x)
     units = sorted({tuple(name.split("/")[:2]) for name in arrays if name.startswith("block")})
@@ -112,7 +112,7 @@ def pad_same(x: Array, kernel: int, stride: int, value: float) -> Array:
 
 
 def windows(x: Array, kernel: int, stride: int) -> Array:
-    """(B, R, S, C, kernel, kernel)."""
+    """Return all windows, (B, R, S, C, kernel, kernel)."""
     return np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(1, 2))[:, ::stride, ::stride]
 
 

@@ -1,4 +1,4 @@
-"""Hostile files, made on purpose: each function spoils something in a copy of the originals and returns what to load."""
+"""Hostile files: each function spoils something in a copy of the originals and returns the path to load."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ MARKER = "marker"
 
 
 def put(name: str, content: bytes, folder: Path, *, hole_bytes: int = 0) -> Path:
-    """In place of a file: these bytes, then a hole, which reads as zeros and takes no room on the disk."""
+    """Replace a file by these bytes and a hole, which reads as zeros and takes no space on disk."""
     (folder / name).write_bytes(content)
     os.truncate(folder / name, len(content) + hole_bytes)
     return folder / find_source(name)
@@ -54,7 +54,7 @@ def edit_json(path: Path, **changes: Any) -> Path:
 
 @dataclass(frozen=True)
 class Touch:
-    """Unpickled, it runs a command."""
+    """An object that runs a command when it is unpickled."""
 
     path: Path
 
@@ -75,14 +75,14 @@ def call_in_pickle(folder: Path) -> Path:
 
 
 def call_in_old_file(folder: Path) -> Path:
-    """As torch saved before 1.6: four pickles, the first two its magic number and version."""
+    """Write a file like torch before 1.6: four pickles, the first two its magic number and version."""
     parts = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {"head.weight": Touch(folder / MARKER)})
     (folder / "bin").mkdir()
     return put("bin/pytorch_model.bin", b"".join(pickle.dumps(part, protocol=2) for part in parts), folder)
 
 
 def call_in_objects(folder: Path) -> Path:
-    """An array of objects whose pickle has just the size that its shape says."""
+    """Write an array of objects whose pickle has exactly the size that its shape states."""
     hostile = pickle_call(folder)
     hostile += bytes(-len(hostile) % 8)
     return replace_member(folder / "google.npz", "head/bias.npy", make_npy_header((len(hostile) // 8,), "|O") + hostile)
@@ -103,12 +103,12 @@ def bomb_npz(folder: Path) -> Path:
 
 
 def bomb_pth(folder: Path) -> Path:
-    """The pickle says how large the storage is, and torch believes the archive."""
+    """Plant a bomb in a torch archive, whose pickle states the size of each storage."""
     return plant_bomb(folder / "timm.pth", "data/0")
 
 
 def plant_bomb(path: Path, ending: str, start: bytes = b"") -> Path:
-    """A member of a megabyte that becomes a gigabyte of zeros."""
+    """Replace a member by a megabyte that decompresses to a gigabyte of zeros."""
     compressor = zlib.compressobj(9, wbits=-15)
     begun = compressor.compress(start) + compressor.flush(zlib.Z_FULL_FLUSH)
     block = compressor.compress(bytes(2**20)) + compressor.flush(zlib.Z_FULL_FLUSH)
@@ -122,14 +122,14 @@ def plant_bomb(path: Path, ending: str, start: bytes = b"") -> Path:
 
 
 def claim_many_blocks(folder: Path) -> Path:
-    """A stack of a million million blocks, each of no numbers at all."""
+    """Claim a stack of 10**12 blocks, each empty."""
     with zipfile.ZipFile(folder / "google.npz", "a") as archive:
         archive.writestr("Transformer/encoderblock/LayerNorm_0/scale.npy", make_npy_header((10**12, 0)))
     return folder / "google.npz"
 
 
 def claim_wide_stem(folder: Path) -> Path:
-    """Each stage doubles the width, to more than 64 bits can count; tensors enough for so many stages."""
+    """Claim a stem whose stages double the width beyond 64 bits, with enough tensors for so many stages."""
     state = load_file(folder / "own" / "model.safetensors")
     save_file({**state, **{f"extra.{i}": torch.zeros(1) for i in range(40)}}, folder / "own" / "model.safetensors")
     stem = {"kind": "hybrid", "stem_stages": [1] * 40, "stem_width_factor": 1e7}
@@ -160,7 +160,7 @@ def break_names(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def damage_key_of_metadata(folder: Path) -> Path:
-    """One bit, and what is left is a file of timm's that says nothing of its heads."""
+    """Flip one bit of the metadata's key, which leaves a file in timm's format that does not state its heads."""
     content = (folder / "timm.safetensors").read_bytes()
     return put("timm.safetensors", content.replace(b'"vitrine"', b'"vitrind"'), folder)
 
@@ -212,7 +212,20 @@ STRANGE_TENSORS: dict[str, Callable[[], Any]] = {
     "a terabyte by strides of 0": lambda: torch.zeros(1).expand(TERABYTE // 4),
     "a gigabyte by strides of 0": lambda: torch.zeros(1).expand(10**9 // 4),
 }
-PLACES = ("../own/model.safetensors", "/etc/passwd", "..", ".", "", "two\nlines", "nul\0", "x" * 5000, "\ud800", 3, None, ["a"])
+SHARD_NAMES = (
+    "../own/model.safetensors",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "two\nlines",
+    "nul\0",
+    "x" * 5000,
+    "\ud800",
+    3,
+    None,
+    ["a"],
+)
 JSON_FILES = ("own/config.json", "timm.pth.vitrine.json", INDEX)
 WEIGHTS = ("own/model.safetensors", "timm.pth", "google.npz", SHARDS[0])
 DEEP_JSON = b'{"format": 1, "model": ' + b'{"a": [' * 100_000 + b"]}" * 100_000 + b"}"
@@ -237,9 +250,9 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
     "depth in the metadata": partial(edit_header, nest_in_metadata),
     "a flipped bit in the metadata's key": damage_key_of_metadata,
     **{f"a loop at {name}": partial(replace_file, link_to_itself, name) for name in (*WEIGHTS, "own", "own/config.json")},
-    # To open a pipe for reading is to wait for a writer.
+    # Opening a pipe for reading waits for a writer.
     **{f"a pipe at {name}": partial(replace_file, os.mkfifo, name) for name in (*WEIGHTS, "own/config.json")},
-    **{f"a shard at {str(place)[:30]!r}": partial(misplace_shard, place) for place in PLACES},
+    **{f"a shard at {str(name)[:30]!r}": partial(misplace_shard, name) for name in SHARD_NAMES},
     **{f"nothing in {name}": partial(put, name, b"") for name in (*WEIGHTS, *JSON_FILES)},
     "a name of two lines in safetensors": partial(edit_header, break_names),
     "a name of two lines in npz": break_name_in_npz,

@@ -1,23 +1,22 @@
-"""Tests of formats/base.py.
-
-What weights do not tell: the user's word, then the checkpoint's, then what is usual.
-The same network in another form gives the same numbers.
-"""
+"""Parts that formats share: override, then stated value, then default; position tables that keep the logits."""
 
 import pytest
 import torch
 
 from tests.filling import build_filled
 from tests.formats.cases import SMALL, run
+from vitrine.data.preprocessing import build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.base import (
     TABLE,
     ForeignCheckpoint,
     add_class_positions,
+    describe_assumption,
     fold_class_positions,
     positions_to_table,
     rename,
     resolve_grid,
     resolve_num_heads,
+    resolve_preprocessing,
     resolve_unseen_grid,
 )
 from vitrine.formats.config import Overrides
@@ -26,67 +25,79 @@ from vitrine.models.config import Position, ViTConfig
 from vitrine.models.registry import VARIANTS, build_model
 
 
-def make_given(*names: str, shape: tuple[int, ...] = (2, 3), **overrides: object) -> ForeignCheckpoint:
+def make_foreign(*names: str, shape: tuple[int, ...] = (2, 3), **overrides: object) -> ForeignCheckpoint:
     return ForeignCheckpoint(
         "the file", {name: LazyTensor(shape, "torch.float32", torch.empty) for name in names}, Overrides(**overrides)
     )
 
 
 def test_shapes_are_looked_up_and_checked() -> None:
-    assert make_given("head.weight").shape("head.weight", 2) == (2, 3)
-    with pytest.raises(ValueError, match=r"the file lacks the tensor head, from which the model's size is read\."):
-        make_given("head.weight").shape("head", 2)
-    with pytest.raises(ValueError, match=r"the file: w has the shape \(2, 3\); needed are 4 axes\."):
-        make_given("w").shape("w", 4)
-    with pytest.raises(ValueError, match=r"w has the shape \(2, 0\)"):
-        make_given("w", shape=(2, 0)).shape("w", 2)
+    assert make_foreign("head.weight").shape("head.weight", 2) == (2, 3)
+    with pytest.raises(ValueError, match="lacks the tensor head"):
+        make_foreign("head.weight").shape("head", 2)
+    with pytest.raises(ValueError, match=r"w has shape \(2, 3\)"):
+        make_foreign("w").shape("w", 4)
+    with pytest.raises(ValueError, match=r"w has shape \(2, 0\)"):
+        make_foreign("w", shape=(2, 0)).shape("w", 2)
 
 
 def test_blocks_are_counted_by_their_largest_number() -> None:
     names = ["blocks.0.a", "blocks.2.a", "blocks.10.a", "other.40.a", *(f"x{index}" for index in range(9))]
-    assert make_given(*names).count(r"blocks\.(\d+)\.") == 11
-    assert make_given(*names).count(r"layers\.(\d+)\.") == 0
+    assert make_foreign(*names).count(r"blocks\.(\d+)\.") == 11
+    assert make_foreign(*names).count(r"layers\.(\d+)\.") == 0
+    with pytest.raises(ValueError, match="1,000,000,000 blocks"):  # more than there are tensors
+        make_foreign("blocks.0.a", "blocks.999999999.a").count(r"blocks\.(\d+)\.")
 
 
-def test_a_count_beyond_the_tensors_is_a_lie() -> None:
-    with pytest.raises(ValueError, match=r"the file counts 1,000,000,000 blocks in its names and has 2 tensors\."):
-        make_given("blocks.0.a", "blocks.999999999.a").count(r"blocks\.(\d+)\.")
+def test_override_before_stated_value_before_default() -> None:
+    foreign = make_foreign(num_heads=5)
+    assert foreign.resolve("num_heads", 1, 2) == 5
+    assert foreign.resolve("norm_eps", 0.5, 2.0) == 0.5
+    assert foreign.assumed == {}
+    assert foreign.resolve("norm_eps", None, 2.0) == 2.0
+    assert foreign.assumed == {"norm_eps": 2.0}
 
 
-def test_only_what_nobody_said_is_noted() -> None:
-    given = make_given()
-    assert given.settle(0, 1, 2, "two", "--number") == 0
-    assert given.settle(None, 0, 2, "two", "--number") == 0
-    assert given.assumed == []
-    assert given.settle(None, None, 2, "two", "--number") == 2
-    assert given.assumed == ["two (--number)"]
-
-
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "b"])
-def test_a_variants_sizes_tell_its_heads(variant: str) -> None:
-    sizes = VARIANTS[variant]
-    given = make_given()
-    assert resolve_num_heads(given, sizes["width"], sizes["mlp_dim"]) == sizes["num_heads"]
-    assert given.assumed == [f"{sizes['num_heads']} heads (--num-heads)"]
-
-
-def test_other_heads_are_64_wide() -> None:
-    assert resolve_num_heads(make_given(), 1280, 99) == 20
-    with pytest.raises(
-        ValueError, match="the file does not tell how many heads share its width of 100: pass it as --num-heads"
-    ):
-        resolve_num_heads(make_given(), 100, 400)
-
-
-def test_the_users_heads_stand_above_the_checkpoints() -> None:
-    given = make_given(num_heads=5)
-    assert resolve_num_heads(given, 100, 400, stated=4) == 5
-    assert resolve_num_heads(make_given(), 100, 400, stated=4) == 4
-    assert given.assumed == []
+def test_a_default_preprocessing_is_assumed_unless_the_user_gives_one() -> None:
+    default = build_imagenet_preprocessing((224, 224))
+    foreign, told = make_foreign(), make_foreign(preprocess="inception")
+    assert resolve_preprocessing(foreign, default) == resolve_preprocessing(told, default) == default
+    assert (foreign.assumed, told.assumed) == ({"preprocess": default}, {})
 
 
 @pytest.mark.parametrize(
-    ("num_positions", "rows", "known", "expected"),
+    ("name", "value", "words"),
+    [
+        ("gelu", "tanh", ["tanh", "--gelu"]),
+        ("norm_eps", 1e-6, ["1e-06", "--norm-eps"]),
+        ("num_heads", 12, ["12 heads", "--num-heads"]),
+        ("grid", (3, 5), ["3 x 5", "--grid"]),
+        ("preprocess", build_imagenet_preprocessing((224, 192)), ["219", "224 x 192", "bicubic", "ImageNet", "--preprocess"]),
+        ("preprocess", build_inception_preprocessing((24, 24)), ["24 x 24", "bilinear", "[-1, 1]", "--preprocess"]),
+    ],
+)
+def test_assumptions_name_value_and_option(name: str, value: object, words: list[str]) -> None:
+    assert [word for word in words if word not in describe_assumption(name, value)] == []
+
+
+def test_a_variants_size_gives_its_heads() -> None:
+    for name, sizes in VARIANTS.items():
+        foreign = make_foreign()
+        if name != "b":  # of the same size as S
+            assert resolve_num_heads(foreign, sizes["width"], sizes["mlp_dim"]) == sizes["num_heads"]
+            assert foreign.assumed == {"num_heads": sizes["num_heads"]}
+
+
+def test_other_heads_have_64_channels() -> None:
+    assert resolve_num_heads(make_foreign(), 1280, 99) == 20
+    with pytest.raises(ValueError, match=r"width of 100 .*--num-heads"):
+        resolve_num_heads(make_foreign(), 100, 400)
+    assert resolve_num_heads(make_foreign(num_heads=5), 100, 400, stated=4) == 5
+    assert resolve_num_heads(make_foreign(), 100, 400, stated=4) == 4
+
+
+@pytest.mark.parametrize(
+    ("num_positions", "rows", "stated", "expected"),
     [
         (197, (1,), None, ((14, 14), 1)),
         (196, (0,), None, ((14, 14), 0)),
@@ -95,63 +106,56 @@ def test_the_users_heads_stand_above_the_checkpoints() -> None:
         (2, (1,), None, ((1, 1), 1)),
         (22, (1,), (3, 7), ((3, 7), 1)),
         (21, (1, 0), (3, 7), ((3, 7), 0)),
-        (17, (1,), (2, 8), ((2, 8), 1)),  # a square too, but somebody knows better
+        (17, (1,), (2, 8), ((2, 8), 1)),  # 16 is a square too, but the stated grid counts
     ],
 )
-def test_the_grid_behind_a_table(
-    num_positions: int, rows: tuple[int, ...], known: tuple[int, int] | None, expected: tuple[tuple[int, int], int]
+def test_grid_of_a_position_table(
+    num_positions: int, rows: tuple[int, ...], stated: tuple[int, int] | None, expected: tuple[tuple[int, int], int]
 ) -> None:
-    assert resolve_grid(make_given(), num_positions, rows, known) == expected
-    assert resolve_grid(make_given(grid=known), num_positions, rows, None) == expected
-    assert resolve_grid(make_given(grid=expected[0]), num_positions, rows, (99, 99)) == expected
+    assert resolve_grid(make_foreign(), num_positions, rows, stated) == expected
+    assert resolve_grid(make_foreign(grid=stated), num_positions, rows, None) == expected
+    assert resolve_grid(make_foreign(grid=expected[0]), num_positions, rows, (99, 99)) == expected
 
 
-@pytest.mark.parametrize(("num_positions", "rows"), [(22, (1,)), (1, (1,)), (0, (1, 0))])
-def test_no_grid_is_guessed_but_a_square(num_positions: int, rows: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"{num_positions} positions, which are no square grid with {rows[0]}.*--grid"):
-        resolve_grid(make_given(), num_positions, rows)
+def test_a_grid_that_does_not_fit_is_an_error() -> None:
+    for num_positions, rows in ((22, (1,)), (1, (1,)), (0, (1, 0))):
+        with pytest.raises(ValueError, match=rf"{num_positions} positions.*square.*--grid"):
+            resolve_grid(make_foreign(), num_positions, rows)
+    with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
+        resolve_grid(make_foreign(), 17, (1, 0), (3, 5))
+    with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
+        resolve_grid(make_foreign(grid=(3, 5)), 17, (1, 0), (4, 4))
 
 
-def test_a_wrong_grid_is_refused() -> None:
-    message = (
-        "the file has 17 positions, which do not fill a grid of 3 x 5 patches with 1 or 0 more: pass .* --grid ROWSxCOLUMNS"
-    )
-    with pytest.raises(ValueError, match=message):
-        resolve_grid(make_given(), 17, (1, 0), (3, 5))
-    with pytest.raises(ValueError, match=message):
-        resolve_grid(make_given(grid=(3, 5)), 17, (1, 0), (4, 4))
+def test_a_grid_that_is_not_stored_is_that_of_224_pixels() -> None:
+    foreign = make_foreign()
+    assert resolve_unseen_grid(foreign, 16) == (14, 14)
+    assert foreign.assumed == {"grid": (14, 14)}
+    assert resolve_unseen_grid(make_foreign(), 16, (2, 3)) == (2, 3)
+    assert resolve_unseen_grid(make_foreign(grid=(4, 5)), 16, (2, 3)) == (4, 5)
+    assert resolve_unseen_grid(make_foreign(), 500) == (1, 1)
 
 
-def test_a_grid_that_is_not_stored_is_of_224_pixels() -> None:
-    given = make_given()
-    assert resolve_unseen_grid(given, 16) == (14, 14)
-    assert given.assumed == ["images of 14 x 14 patches (--grid)"]
-    assert resolve_unseen_grid(make_given(), 16, (2, 3)) == (2, 3)
-    assert resolve_unseen_grid(make_given(grid=(4, 5)), 16, (2, 3)) == (4, 5)
-    assert resolve_unseen_grid(make_given(), 500) == (1, 1)
-
-
-def test_every_pattern_in_order() -> None:
-    renamed = rename(make_given("old.w", "b").tensors, [("^old", "new"), (r"new\.", "newest/")])
+def test_patterns_are_applied_in_order() -> None:
+    renamed = rename(make_foreign("old.w", "b").tensors, [("^old", "new"), (r"new\.", "newest/")])
     assert list(renamed) == ["newest/w", "b"]
-
-
-def test_two_ways_of_naming_in_one_file() -> None:
-    with pytest.raises(ValueError, match="new and another tensor both stand for new: the file mixes two ways of naming"):
-        rename(make_given("old", "new").tensors, [("old", "new")])
+    with pytest.raises(ValueError, match="mixes two"):
+        rename(make_foreign("old", "new").tensors, [("old", "new")])
 
 
 @pytest.mark.parametrize("position", ["none", "learned-1d", "learned-2d", "sincos-2d"])
 @pytest.mark.parametrize("class_position", [None, False])
-@pytest.mark.parametrize("fold", [add_class_positions, fold_class_positions, lambda config, state: (config, state)])
-def test_logits_stay(position: Position, class_position: bool | None, fold: object, tmp_path: object) -> None:
+def test_position_tables_keep_the_logits(position: Position, class_position: bool | None) -> None:
     config = ViTConfig(**{**SMALL, "image_size": (12, 20)}, position=position, class_position=class_position, num_classes=3)
     model = build_filled(config)
-    folded_config, state = fold(*positions_to_table(model))
-    assert folded_config.position == "learned-1d"
-    folded = build_model(folded_config).eval()
-    folded.load_state_dict(state)
-    torch.testing.assert_close(run(folded), run(model), rtol=1e-6, atol=1e-6)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for change in (add_class_positions, fold_class_positions, lambda config, state: (config, state)):
+        changed_config, state = change(*positions_to_table(model))
+        assert changed_config.position == "learned-1d"
+        changed = build_model(changed_config).eval()
+        changed.load_state_dict(state)
+        torch.testing.assert_close(run(changed), run(model), rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_both_readout_tokens_are_folded() -> None:
@@ -163,14 +167,7 @@ def test_both_readout_tokens_are_folded() -> None:
     torch.testing.assert_close(state["distillation_token"], old["distillation_token"] + old[TABLE][1:2])
 
 
-def test_the_model_itself_is_left_alone() -> None:
-    model = build_filled(ViTConfig(**SMALL))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    fold_class_positions(*positions_to_table(model))
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-
-
-def test_nothing_to_do_changes_nothing() -> None:
+def test_a_complete_table_is_not_copied() -> None:
     model = build_filled(ViTConfig(**SMALL))
     config, state = add_class_positions(*positions_to_table(model))
     assert config is model.config

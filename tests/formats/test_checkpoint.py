@@ -1,4 +1,4 @@
-"""A checkpoint's description survives JSON, and its checksum notices everything."""
+"""A checkpoint's metadata through JSON, and its checksum."""
 
 import json
 import random
@@ -17,18 +17,18 @@ from vitrine.models.config import ModelConfig
 CONFIGS = [cases.VIT, cases.OBLONG, cases.HYBRID, cases.ROOT_HYBRID, cases.BIT]
 
 
-def describe(config: ModelConfig = cases.VIT, **changes: Any) -> dict[str, Any]:
-    """What a reader finds: through JSON, with some pieces exchanged; None takes a piece away."""
+def make_metadata(config: ModelConfig = cases.VIT, **changes: Any) -> dict[str, Any]:
+    """Metadata as read from JSON, with some entries replaced; None removes an entry."""
     names = tuple(f"class {index}" for index in range(config.num_classes))
     preprocessing = build_inception_preprocessing(config.image_size)
-    description = CheckpointMetadata(config, preprocessing, names, {"source": "a test", "steps": [1, 2.5]}, "sha256:00")
-    content = {**json.loads(json.dumps(description.to_json(), allow_nan=False)), **changes}
+    metadata = CheckpointMetadata(config, preprocessing, names, {"source": "a test", "steps": [1, 2.5]}, "sha256:00")
+    content = {**json.loads(json.dumps(metadata.to_json(), allow_nan=False)), **changes}
     return {name: value for name, value in content.items() if name not in changes or value is not None}
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_description_survives_json(config: ModelConfig) -> None:
-    content = describe(config)
+def test_metadata_survives_json(config: ModelConfig) -> None:
+    content = make_metadata(config)
     assert is_metadata(content)
     again = parse_metadata(content, "config.json")
     assert again.config == config
@@ -38,48 +38,47 @@ def test_a_description_survives_json(config: ModelConfig) -> None:
     assert json.loads(json.dumps(again.to_json())) == content
 
 
-def test_names_and_checksum_may_be_absent() -> None:
-    again = parse_metadata({**describe(), "class_names": None, "checksum": None}, "config.json")
+def test_class_names_and_checksum_may_be_absent() -> None:
+    again = parse_metadata({**make_metadata(), "class_names": None, "checksum": None}, "config.json")
     assert (again.class_names, again.checksum) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, r"^config\.json is of format 2; this version reads format 1: install a newer one\.$"),
-        ({"format": None}, r"^config\.json is of format None; this version reads format 1"),
-        ({"format": [1]}, r"^config\.json is of format \[1\]"),
-        ({"model": None}, r"^config\.json"),
-        ({"model": 3}, r"^config\.json: A model's description must name its kind"),
-        ({"model": {"kind": "vit", "width": 8}}, r"^config\.json: The description of a vit lacks depth, num_heads, mlp_dim\."),
-        ({"preprocessing": None}, r"^config\.json: The preprocessing is a NoneType"),
-        ({"preprocessing": {"crop": [24, 24]}}, r"^config\.json: The preprocessing's resize is missing"),
-        ({"class_names": ["a", "b"]}, r"^config\.json: 2 class names do not fit a model of 5 classes: give one for each\."),
-        ({"class_names": []}, r"^config\.json: 0 class names do not fit a model of 5 classes"),
-        ({"class_names": "abcde"}, r"^config\.json: class_names must be a list of texts, or null\."),
-        ({"class_names": [1, 2, 3, 4, 5]}, r"^config\.json: class_names must be a list of texts"),
-        ({"provenance": None}, r"^config\.json must have provenance, an object, and checksum, a text\."),
-        ({"provenance": "here"}, r"^config\.json must have provenance"),
-        ({"checksum": 3}, r"^config\.json must have provenance, an object, and checksum, a text\."),
+        ({"format": 2}, "version 2"),
+        ({"format": None}, "version None"),
+        ({"format": [1]}, r"version \[1\]"),
+        ({"model": None}, "model"),
+        ({"model": 3}, "kind"),
+        ({"model": {"kind": "vit", "width": 8}}, "depth, num_heads, mlp_dim"),
+        ({"preprocessing": None}, "preprocessing"),
+        ({"preprocessing": {"crop": [24, 24]}}, "resize"),
+        ({"class_names": ["a", "b"]}, "2 class names .* 5 classes"),
+        ({"class_names": []}, "0 class names .* 5 classes"),
+        ({"class_names": "abcde"}, "class_names"),
+        ({"class_names": [1, 2, 3, 4, 5]}, "class_names"),
+        ({"provenance": None}, "provenance"),
+        ({"provenance": "here"}, "provenance"),
+        ({"checksum": 3}, "checksum"),
     ],
 )
-def test_a_wrong_description_costs_a_sentence(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_metadata(describe(**changes), "config.json")
+def test_wrong_metadata_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
+        parse_metadata(make_metadata(**changes), "config.json")
 
 
-def test_a_foreign_config_is_no_description() -> None:
+def test_a_foreign_config_is_not_metadata() -> None:
     assert not is_metadata({"model_type": "vit", "hidden_size": 768})
 
 
-def test_a_checkpoint_wants_the_models_size() -> None:
+def test_a_checkpoint_must_fit_its_model() -> None:
     good = make_checkpoint(cases.VIT)
-    message = r"makes images of 3 x 24 x 28, and the model takes 3 x 24 x 24: give one for that size"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"3 x 24 x 28.*3 x 24 x 24"):
         Checkpoint(good.model, good.preprocessing.resized((24, 28)))
-    with pytest.raises(ValueError, match="makes images of 1 x 24 x 24, and the model takes 3 x 24 x 24"):
+    with pytest.raises(ValueError, match=r"1 x 24 x 24.*3 x 24 x 24"):
         replace(good, preprocessing=build_inception_preprocessing((24, 24), num_channels=1))
-    with pytest.raises(ValueError, match="4 class names do not fit a model of 5 classes"):
+    with pytest.raises(ValueError, match="4 class names"):
         replace(good, class_names=("a", "b", "c", "d"))
 
 
@@ -90,7 +89,7 @@ TENSORS = {
 }
 
 
-def test_a_checksum_does_not_depend_on_the_order() -> None:
+def test_checksum_does_not_depend_on_order() -> None:
     names = list(TENSORS)
     for seed in range(5):
         random.Random(seed).shuffle(names)
@@ -112,18 +111,18 @@ def test_a_checksum_does_not_depend_on_the_order() -> None:
         {"d": torch.zeros(0)},
     ],
 )
-def test_a_checksum_notices_everything(changed: dict[str, torch.Tensor]) -> None:
+def test_checksum_depends_on_values_shapes_and_dtypes(changed: dict[str, torch.Tensor]) -> None:
     assert compute_checksum({**TENSORS, **changed}) != compute_checksum(TENSORS)
 
 
-def test_a_checksum_notices_names() -> None:
+def test_checksum_depends_on_names() -> None:
     renamed = {"a ": TENSORS["a"], "b": TENSORS["b"], "c": TENSORS["c"]}
     swapped = {"a": torch.ones(2), "b": torch.zeros(2)}
     assert compute_checksum(renamed) != compute_checksum(TENSORS)
     assert compute_checksum(swapped) != compute_checksum({"a": torch.zeros(2), "b": torch.ones(2)})
 
 
-def test_a_checksum_notices_any_bit() -> None:
+def test_checksum_depends_on_every_bit() -> None:
     numbers = torch.randn(3)
     seen = {compute_checksum({"w": numbers})}
     for index in range(3):

@@ -1,4 +1,4 @@
-"""Damaged and hostile files: a clean error or the very same model, never a hang, a crash, another exception, a wrong model."""
+"""Damaged and hostile files: a clean error or the same model, never a hang, a crash, another exception or a wrong model."""
 
 import json
 import pickle
@@ -36,8 +36,8 @@ class Kind:
     """One of these is damaged in each attempt."""
     corruptions: tuple[Corruption, ...]
     is_exact: bool = True
-    """What loads must equal the original in everything. Otherwise in its parameters: JSON has no checksum of its own, and one
-    name or number in place of another cannot be noticed."""
+    """Whether a file that loads must equal the original in everything, or only in its parameters: JSON has no checksum, so a
+    changed name or number in it cannot be detected."""
 
 
 HF_CONFIGS = ("transformers/config.json", "transformers/preprocessor_config.json")
@@ -56,10 +56,10 @@ KINDS: dict[str, Kind] = {
     "timm config": Kind(("shards/config.json",), JSON, is_exact=False),
     "hf configs": Kind(HF_CONFIGS, JSON, is_exact=False),
 }
-# Our description, and what others put beside their weights.
+# Our metadata, and the JSON files of other formats.
 SWEPT = ("timm.pth.vitrine.json", *HF_CONFIGS, "shards/config.json")
-# The ones that differ most, for every run.
-FEW_VALUES = ("missing", "null", "five", "the least", "ten million", "two lines", "list of numbers", "object")
+# The values that differ most, for every run.
+FEW_VALUES = ("missing", "null", "five", "ten million", "two lines", "list of numbers")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_file(kind: str, count: int, originals: Path, tmp_path: Path) -> None:
     require_clean(partial(check_variant, kind, originals, tmp_path / "scratch"), list_variants(kind, count))
@@ -81,7 +81,7 @@ def list_variants(kind: str, count: int) -> list[str]:
 
 
 def check_variant(kind: str, originals: Path, scratch: Path, label: str) -> str | None:
-    """To repeat a complaint, call it with what the complaint begins with, such as "17: flip_bit"."""
+    """Check one damaged variant; `label` is e.g. "17: flip_bit", with which a reported problem begins."""
     chosen, random = KINDS[kind], Random(f"{kind} {label}")
     corruption = next(c for c in chosen.corruptions if c.__name__ == label.split(": ")[1])
     damaged = random.choice(chosen.damaged)
@@ -93,7 +93,7 @@ def check_changed(kind: Kind, originals: Path, scratch: Path, damaged: str, chan
     if not scratch.exists():
         shutil.copytree(originals, scratch)
     for name in kind.damaged:
-        shutil.copy(originals / name, scratch / name)  # before, because the last attempt may have ended its process
+        shutil.copy(originals / name, scratch / name)  # here, because the last attempt may have killed its process
     (scratch / damaged).write_bytes(changed)
     source = find_source(damaged)
     return judge(scratch / source, load_original(originals / source), is_exact=kind.is_exact)
@@ -134,11 +134,11 @@ def check_hostile(originals: Path, scratch: Path, name: str) -> str | None:
     shutil.copytree(originals, folder)
     outcome = judge(HOSTILE[name](folder), None)
     has_run = (folder / MARKER).exists()
-    shutil.rmtree(folder)  # nobody should come across a terabyte or a pipe in pytest's folders later
+    shutil.rmtree(folder)  # leave no terabyte and no pipe in pytest's folders
     return f"it ran the pickle's command ({outcome})" if has_run else outcome
 
 
-def test_the_command_works(tmp_path: Path) -> None:
-    """Or its absence would show nothing."""
+def test_the_hostile_pickle_works(tmp_path: Path) -> None:
+    """Without this, the absence of its marker would show nothing."""
     pickle.loads(pickle_call(tmp_path))
     assert (tmp_path / MARKER).exists()

@@ -1,4 +1,4 @@
-"""The JSON files that we write, read by transformers' own classes."""
+"""JSON files of Hugging Face folders, compared with transformers' own classes."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def write(preprocessing: Preprocessing, folder: Path) -> None:
         (build_imagenet_preprocessing(SIZE), BitImageProcessorPil),
     ],
 )
-def test_their_processor_makes_the_same_image(preprocessing: Preprocessing, kind: Any, tmp_path: Path) -> None:
+def test_a_written_processor_makes_the_same_image(preprocessing: Preprocessing, kind: Any, tmp_path: Path) -> None:
     write(preprocessing, tmp_path / "out")
     noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
@@ -50,7 +50,7 @@ def test_their_processor_makes_the_same_image(preprocessing: Preprocessing, kind
         Preprocessing(resize=None, crop=SIZE, mean=(0.0,) * 3, std=(1.0,) * 3),
     ],
 )
-def test_preprocessing_survives_their_file_alone(preprocessing: Preprocessing, tmp_path: Path) -> None:
+def test_preprocessing_is_read_back_from_the_json_alone(preprocessing: Preprocessing, tmp_path: Path) -> None:
     write(preprocessing, tmp_path / "out")
     again = load_quietly(forget(tmp_path / "out"))
     assert again.preprocessing == preprocessing
@@ -58,7 +58,7 @@ def test_preprocessing_survives_their_file_alone(preprocessing: Preprocessing, t
     assert again.model.config == cases.VIT
 
 
-def test_their_configuration_reads_ours(tmp_path: Path) -> None:
+def test_transformers_reads_our_config(tmp_path: Path) -> None:
     write(build_inception_preprocessing(SIZE), tmp_path / "out")
     config = AutoConfig.from_pretrained(tmp_path / "out")
     assert (config.model_type, config.hidden_size, config.num_attention_heads) == ("vit", 16, 2)
@@ -67,7 +67,7 @@ def test_their_configuration_reads_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "content"),
     [
         (DeiTImageProcessorPil, {"feature_extractor_type": "DeiTFeatureExtractor", "size": 28, "crop_size": 24}),
         (
@@ -82,17 +82,17 @@ def test_their_configuration_reads_ours(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_of_all_years_mean_what_they_mean_to_their_processor(kind: Any, said: dict[str, Any]) -> None:
-    """A bare number is the short side to one and both sides to another, and what is left out differs too."""
-    said = {**said, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
+def test_processor_files_of_all_versions_make_the_same_image(kind: Any, content: dict[str, Any]) -> None:
+    """One number is the short side for one processor and both sides for another; defaults differ too."""
+    content = {**content, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
-    options = {name: value for name, value in said.items() if not name.endswith("_type")}
+    options = {name: value for name, value in content.items() if not name.endswith("_type")}
     theirs = kind(**options)(image, return_tensors="pt")["pixel_values"][0]
-    ours = preprocessing_from_huggingface(said, cases.VIT)
+    ours = preprocessing_from_huggingface(content, cases.VIT)
     torch.testing.assert_close(ours.normalise(ours.prepare(image)), theirs.float(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("said", [{"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
-def test_another_scale_of_values_is_refused(said: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"scales values by .*; read is 1/255"):
-        preprocessing_from_huggingface({"size": 24, **said}, cases.VIT)
+@pytest.mark.parametrize("content", [{"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+def test_another_scale_of_values_is_an_error(content: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="1/255"):
+        preprocessing_from_huggingface({"size": 24, **content}, cases.VIT)

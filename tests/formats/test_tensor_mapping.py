@@ -1,6 +1,5 @@
-"""How tensors lie in foreign files, held against NumPy's transposes, einsum and torch's convolution."""
+"""Tensor mappings, compared with NumPy's transposes, einsum and torch's convolution."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from vitrine.formats.tensor_files import LazyTensor
 from vitrine.formats.tensor_mapping import TensorMapping, check_tensors
 
-# Their axes, as numbers of ours.
+# Axes of the foreign tensor, as numbers of ours.
 AXES = {"transposed": (1, 0), "hwio": (2, 3, 1, 0)}
 B, D, H, K = 5, 6, 3, 2
 
@@ -26,48 +25,48 @@ def test_reading_undoes_writing(order: Any, data: st.DataObject, num_parts: int)
     rank = len(AXES.get(order, ())) or data.draw(st.integers(1, 4))
     part_shape = data.draw(st.tuples(*[st.integers(1, 4)] * rank))
     ours = torch.randn(num_parts * part_shape[0], *part_shape[1:])
-    entry = TensorMapping("ours", tuple(f"part {index}" for index in range(num_parts)), order)
-    written = dict(entry.write(ours))
-    assert tuple(written) == entry.foreign_names
+    mapping = TensorMapping("ours", tuple(f"part {index}" for index in range(num_parts)), order)
+    written = dict(mapping.write(ours))
+    assert tuple(written) == mapping.foreign_names
     for part, expected in zip(written.values(), np.split(ours.numpy(), num_parts), strict=True):
         np.testing.assert_array_equal(part, expected.transpose(AXES.get(order, range(rank))))
-        assert tuple(part.shape) == entry.foreign_shape(tuple(ours.shape))
+        assert tuple(part.shape) == mapping.foreign_shape(tuple(ours.shape))
         assert part.is_contiguous()
-    again = entry.read(list(written.values()), tuple(ours.shape))
+    again = mapping.read(list(written.values()), tuple(ours.shape))
     torch.testing.assert_close(again, ours, rtol=0, atol=0)
     assert again.is_contiguous()
 
 
-def test_kernels_into_the_heads() -> None:
+def test_kernels_of_query_key_and_value() -> None:
     kernels = np.random.default_rng(0).standard_normal((3, D, H, K)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((B, D))
-    entry = TensorMapping("qkv.weight", ("q", "k", "v"), "transposed", (D, H, K))
-    ours = entry.read([torch.from_numpy(kernel) for kernel in kernels], (3 * H * K, D))
+    mapping = TensorMapping("qkv.weight", ("q", "k", "v"), "transposed", (D, H, K))
+    ours = mapping.read([torch.from_numpy(kernel) for kernel in kernels], (3 * H * K, D))
     expected = np.einsum("nd,pdhk->nphk", x, kernels)
     np.testing.assert_allclose((x @ ours.numpy().T).reshape(B, 3, H, K), expected)
-    for kernel, (_, written) in zip(kernels, entry.write(ours), strict=True):
+    for kernel, (_, written) in zip(kernels, mapping.write(ours), strict=True):
         np.testing.assert_array_equal(written, kernel)
 
 
-def test_the_kernel_out_of_the_heads() -> None:
+def test_kernel_of_the_attention_output() -> None:
     kernel = np.random.default_rng(0).standard_normal((H, K, D)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((B, H, K))
-    entry = TensorMapping("out.weight", ("out",), "transposed", (H, K, D))
-    ours = entry.read([torch.from_numpy(kernel)], (D, H * K))
+    mapping = TensorMapping("out.weight", ("out",), "transposed", (H, K, D))
+    ours = mapping.read([torch.from_numpy(kernel)], (D, H * K))
     np.testing.assert_allclose(x.reshape(B, H * K) @ ours.numpy().T, np.einsum("nhk,hkd->nd", x, kernel))
-    np.testing.assert_array_equal(next(entry.write(ours))[1], kernel)
+    np.testing.assert_array_equal(next(mapping.write(ours))[1], kernel)
 
 
-def test_biases_of_the_heads() -> None:
+def test_biases_of_query_key_and_value() -> None:
     biases = np.random.default_rng(0).standard_normal((3, H, K)).astype(np.float32)
-    entry = TensorMapping("qkv.bias", ("q", "k", "v"), shape=(H, K))
-    ours = entry.read([torch.from_numpy(bias) for bias in biases], (3 * H * K,))
+    mapping = TensorMapping("qkv.bias", ("q", "k", "v"), shape=(H, K))
+    ours = mapping.read([torch.from_numpy(bias) for bias in biases], (3 * H * K,))
     np.testing.assert_array_equal(ours, biases.reshape(-1))
-    np.testing.assert_array_equal(np.stack([part for _, part in entry.write(ours)]), biases)
+    np.testing.assert_array_equal(np.stack([part for _, part in mapping.write(ours)]), biases)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_convolutions_kernel(stride: int) -> None:
+def test_kernel_of_a_convolution(stride: int) -> None:
     kernel = torch.randn(3, 2, 4, D)  # height, width, in, out
     images = torch.randn(B, 4, 9, 8)
     ours = TensorMapping("conv.weight", ("kernel",), "hwio").read([kernel], (D, 4, 3, 2))
@@ -76,71 +75,70 @@ def test_a_convolutions_kernel(stride: int) -> None:
     np.testing.assert_allclose(F.conv2d(images, ours, stride=stride), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_kernel_of_patches_as_a_matrix() -> None:
+def test_kernel_of_the_patch_embedding() -> None:
     kernel = torch.randn(4, 4, 3, D)
     images = torch.randn(B, 3, 8, 12)
-    entry = TensorMapping("patches.weight", ("kernel",), "hwio", (4, 4, 3, D))
-    ours = entry.read([kernel], (D, 3 * 4 * 4))
+    mapping = TensorMapping("patches.weight", ("kernel",), "hwio", (4, 4, 3, D))
+    ours = mapping.read([kernel], (D, 3 * 4 * 4))
     patches = F.unfold(images, 4, stride=4).mT  # (B, N, C * P * P)
     expected = F.conv2d(images, kernel.permute(3, 2, 0, 1), stride=4).flatten(2).mT
     torch.testing.assert_close(patches @ ours.T, expected)
-    torch.testing.assert_close(next(entry.write(ours))[1], kernel, rtol=0, atol=0)
+    torch.testing.assert_close(next(mapping.write(ours))[1], kernel, rtol=0, atol=0)
 
 
-def test_what_was_read_is_a_copy_in_float32() -> None:
-    """Theirs may be mapped from a file that will be gone, and of any precision."""
-    theirs = torch.ones(4, 2, dtype=torch.float16)
-    ours = TensorMapping("w", ("w",)).read([theirs], (4, 2))
-    theirs.zero_()
+def test_reading_copies_to_float32() -> None:
+    """The foreign tensor may be mapped from a file that will be gone, and of any precision."""
+    foreign = torch.ones(4, 2, dtype=torch.float16)
+    ours = TensorMapping("w", ("w",)).read([foreign], (4, 2))
+    foreign.zero_()
     torch.testing.assert_close(ours, torch.ones(4, 2), rtol=0, atol=0)
 
 
-def test_axes_of_length_one_do_not_count() -> None:
+def test_axes_of_length_one_are_ignored() -> None:
     old_scale = torch.randn(1, 1, 1, D)
     torch.testing.assert_close(
         TensorMapping("scale", ("gn/scale",)).read([old_scale], (D,)), old_scale.reshape(D), rtol=0, atol=0
     )
 
 
-def test_what_is_written_owns_its_memory(tmp_path: Path) -> None:
-    """safetensors refuses tensors that share memory or do not lie in order."""
+def test_written_tensors_own_their_memory(tmp_path: Path) -> None:
+    """safetensors rejects tensors that share memory or are not contiguous."""
     ours = torch.randn(3 * D, D)
-    entries = [
+    mappings = [
         TensorMapping("a", ("q", "k", "v")),
         TensorMapping("a", ("q/kernel", "k/kernel"), "transposed"),
         TensorMapping("a", ("all",)),
     ]
-    written = {name: part for entry in entries for name, part in entry.write(ours)}
+    written = {name: part for mapping in mappings for name, part in mapping.write(ours)}
     save_file(written, tmp_path / "w.safetensors")
     torch.testing.assert_close(load_file(tmp_path / "w.safetensors"), written, rtol=0, atol=0)
     written["all"].zero_()
     assert ours.ne(0).any()
 
 
-LAYOUT = [TensorMapping("qkv", ("q", "k"), "transposed"), TensorMapping("scale", ("scale",)), TensorMapping("bias", ("bias",))]
+MAPPINGS = [
+    TensorMapping("qkv", ("q", "k"), "transposed"),
+    TensorMapping("scale", ("scale",)),
+    TensorMapping("bias", ("bias",)),
+]
 SHAPES = {"qkv": (8, 3), "scale": (3,), "bias": (3,)}
 FITTING = {"q": (3, 4), "k": (3, 4), "scale": (1, 1, 3), "bias": (3,)}
 
 
-def fit(shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str] | None = None) -> None:
+def check(shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str] | None = None) -> None:
     def read() -> torch.Tensor:
         raise AssertionError("shapes are compared before any tensor is read")
 
     tensors = {name: LazyTensor(shape, (dtypes or {}).get(name, "torch.float32"), read) for name, shape in shapes.items()}
-    check_tensors(LAYOUT, tensors, SHAPES, "the file")
+    check_tensors(MAPPINGS, tensors, SHAPES, "the file")
 
 
-def test_all_that_does_not_fit_is_named() -> None:
-    fit(FITTING)
+def test_every_tensor_that_does_not_fit_is_named() -> None:
+    check(FITTING)
     wrong = {"q": (4, 3), "scale": (3,), "bias": (4,), "extra": (1,)}
-    message = (
-        "the file does not fit the model, so nothing was loaded; missing: k; unexpected: extra; "
-        "misshapen: q (4, 3) instead of (3, 4), bias (4) instead of (3); not floating point: scale (I64)."
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        fit(wrong, {"scale": "I64"})
-
-
-def test_long_lists_of_misfits_are_cut() -> None:
-    with pytest.raises(ValueError, match=r"unexpected: x0, x1, x2, x3, x4, x5, x6, x7 and 12 more\.$"):
-        fit({**FITTING, **{f"x{index}": (1,) for index in range(20)}})
+    with pytest.raises(ValueError, match="nothing was loaded") as caught:
+        check(wrong, {"scale": "I64"})
+    for part in ("missing: k;", "unexpected: extra;", "q (4, 3) instead of (3, 4), bias (4) instead of (3);", "scale (I64)"):
+        assert part in str(caught.value)
+    with pytest.raises(ValueError, match="x7 and 12 more"):
+        check({**FITTING, **{f"x{index}": (1,) for index in range(20)}})

@@ -1,8 +1,4 @@
-"""Tests of formats/timm.py.
-
-timm's state dicts, held against Hugging Face's models on the same numbers.
-What timm's config.json says beside the weights counts, and what it says that nobody knows is refused.
-"""
+"""timm's state dicts, compared with Hugging Face's models on the same weights, and its config.json."""
 
 import json
 import re
@@ -32,7 +28,7 @@ from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
 from vitrine.models import config as configs
 
-# From the names that tests/peers.py gives to timm's, as its documentation and files have them.
+# From the names of tests/peers.py to timm's.
 RENAMES = [
     (r"^class_token$", "cls_token"),
     (r"^distillation_token$", "dist_token"),
@@ -62,8 +58,8 @@ SIZES: dict[str, Any] = {
 def as_timm(peer: nn.Module) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for name, value in copy_peer_weights(peer).items():
-        for pattern, theirs in RENAMES:
-            name = re.sub(pattern, theirs, name)
+        for pattern, replacement in RENAMES:
+            name = re.sub(pattern, replacement, name)
         state[name] = value[None] if name in ("cls_token", "dist_token", "reg_token", "pos_embed") else value
     for name in ("cls_token", "dist_token"):
         if name in state:
@@ -82,19 +78,18 @@ def build_peer(kind: type[Any], config: Any) -> Any:
 def test_vit(tmp_path: Path) -> None:
     peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6))
     save_file(as_timm(peer), tmp_path / "vit.safetensors")
-    with pytest.warns(VitrineWarning) as notices:
+    with pytest.warns(VitrineWarning, match="2 heads.*erf GELU.*1e-06") as caught:
         checkpoint = load_checkpoint(tmp_path / "vit.safetensors")
-    assert len(notices) == 1
-    assert "2 heads (--num-heads); erf GELU (--gelu); LayerNorm epsilon 1e-06 (--norm-eps)" in str(notices[0].message)
+    assert len(caught) == 1
     images = torch.randn(2, 3, 48, 48)
     torch.testing.assert_close(checkpoint.model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
-    # A bare file: short side 256 and crop 224, in proportion, bicubic, ImageNet's mean and std.
+    # The default: short side 256 and crop 224, in proportion, bicubic, ImageNet's mean and std.
     expected = Preprocessing(resize=55, crop=(48, 48), interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
     assert checkpoint.preprocessing == expected
 
 
 @torch.no_grad()
-def test_distilled_deit_in_the_authors_wrapper(tmp_path: Path) -> None:
+def test_distilled_deit_as_its_authors_released_it(tmp_path: Path) -> None:
     peer = build_peer(DeiTForImageClassificationWithTeacher, DeiTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6))
     torch.save({"model": as_timm(peer)}, tmp_path / "deit.pth")
     model = load_quietly(tmp_path / "deit.pth").model
@@ -122,8 +117,8 @@ def test_dinov2_with_registers_and_swiglu(authors_names: bool, tmp_path: Path) -
     torch.testing.assert_close(model(images), peer(images).pooler_output, rtol=1e-5, atol=1e-5)
 
 
-def test_positions_for_patches_alone(tmp_path: Path) -> None:
-    """DeiT-III and timm's models with registers: as many positions as patches, beside a class token."""
+def test_positions_without_a_row_for_the_class_token(tmp_path: Path) -> None:
+    """DeiT-III and timm's models with registers have such positions."""
     checkpoint = make_checkpoint(configs.ViTConfig(**cases.SMALL, class_position=False, layer_scale=1e-5))
     save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
     model = load_quietly(forget(tmp_path / "a.safetensors"), Overrides(num_heads=2, gelu="tanh")).model
@@ -131,7 +126,7 @@ def test_positions_for_patches_alone(tmp_path: Path) -> None:
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
 
-def test_a_norm_after_the_mean(tmp_path: Path) -> None:
+def test_norm_after_pooling(tmp_path: Path) -> None:
     config = configs.ViTConfig(**cases.SMALL, pool="mean", norm_after_pool=True, class_token=True, num_classes=3)
     checkpoint = make_checkpoint(config)
     save_quietly(checkpoint, tmp_path / "a.safetensors", "timm")
@@ -140,13 +135,13 @@ def test_a_norm_after_the_mean(tmp_path: Path) -> None:
     torch.testing.assert_close(run(model), run(checkpoint.model), rtol=0, atol=0)
 
 
-def test_heads_that_nobody_can_tell(tmp_path: Path) -> None:
+def test_an_unknown_number_of_heads(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.safetensors", "timm")
-    with pytest.raises(ValueError, match="does not tell how many heads share its width of 16: pass it as --num-heads"):
+    with pytest.raises(ValueError, match=r"width of 16 .*--num-heads"):
         load_quietly(forget(tmp_path / "a.safetensors"))
 
 
-def test_foreign_parts_are_named(tmp_path: Path) -> None:
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7))
     state = as_timm(peer) | {"norm_pre.weight": torch.ones(128), "blocks.0.attn.q_norm.weight": torch.ones(64)}
     state["norm.weight"] = torch.ones(64)
@@ -156,10 +151,10 @@ def test_foreign_parts_are_named(tmp_path: Path) -> None:
         load_quietly(tmp_path / "a.safetensors")
     assert "missing: blocks.1.mlp.fc2.bias; " in str(error.value)
     assert "unexpected: blocks.0.attn.q_norm.weight, norm_pre.weight; " in str(error.value)
-    assert "misshapen: norm.weight (64) instead of (128)." in str(error.value)
+    assert "wrong shape: norm.weight (64) instead of (128)." in str(error.value)
 
 
-def test_wrappers_of_training(tmp_path: Path) -> None:
+def test_a_training_checkpoint(tmp_path: Path) -> None:
     peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7))
     state = {f"module._orig_mod.{name}": value for name, value in as_timm(peer).items()}
     torch.save({"epoch": 3, "state_dict": state, "optimizer": {"state": {}}}, tmp_path / "last.pth")
@@ -175,13 +170,13 @@ def test_wrappers_of_training(tmp_path: Path) -> None:
         {"pool": "mean", "class_token": True},
     ],
 )
-def test_what_it_cannot_hold_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="The format timm cannot hold"):
+def test_unsupported_models(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="timm cannot hold"):
         save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "a.safetensors", "timm")
 
 
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
-def test_a_folder_from_the_hub_says_its_preprocessing(crop_mode: str, tmp_path: Path) -> None:
+def test_config_states_the_preprocessing(crop_mode: str, tmp_path: Path) -> None:
     save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, gelu="erf")), tmp_path / "model.safetensors", "timm")
     forget(tmp_path / "model.safetensors")
     cfg = {
@@ -193,25 +188,25 @@ def test_a_folder_from_the_hub_says_its_preprocessing(crop_mode: str, tmp_path: 
         "std": [0.5, 0.5, 0.5],
     }
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
-    with pytest.warns(VitrineWarning, match=r"usual for timm: erf GELU \(--gelu\); LayerNorm epsilon 1e-06 \(--norm-eps\)\.$"):
+    with pytest.warns(VitrineWarning, match=r"defaults of timm: erf GELU .*1e-06 \(--norm-eps\)\.$"):
         checkpoint = load_checkpoint(tmp_path, overrides=Overrides(num_heads=2))
     assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
     assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
     assert checkpoint.model.config.gelu == "erf"
 
 
-def write_hub_folder(config: configs.ViTConfig, folder: Path, **said: Any) -> Any:
-    """A folder as timm's on the hub, with our weights."""
+def write_hub_folder(config: configs.ViTConfig, folder: Path, **stated: Any) -> Any:
+    """Write a folder like timm's on the hub, with our weights."""
     checkpoint = make_checkpoint(config)
     save_quietly(checkpoint, folder / "model.safetensors", "timm")
     forget(folder / "model.safetensors")
     cfg = {"input_size": [3, 24, 24], "crop_pct": 1.0, "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
-    (folder / "config.json").write_text(json.dumps({"architecture": "vit", "pretrained_cfg": cfg, **said}))
+    (folder / "config.json").write_text(json.dumps({"architecture": "vit", "pretrained_cfg": cfg, **stated}))
     return checkpoint
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "stated"),
     [
         ({"gelu": "erf"}, {"model_args": {"num_heads": 4, "depth": 2}}),
         ({"gelu": "tanh"}, {"model_args": {"num_heads": 4, "act_layer": "gelu_tanh"}}),
@@ -219,22 +214,22 @@ def write_hub_folder(config: configs.ViTConfig, folder: Path, **said: Any) -> An
         ({"gelu": "erf", "image_size": (12, 20)}, {"model_args": {"num_heads": 4, "img_size": [12, 20]}}),
     ],
 )
-def test_what_the_hubs_configuration_says_counts(changes: dict[str, Any], said: dict[str, Any], tmp_path: Path) -> None:
+def test_config_states_model_arguments(changes: dict[str, Any], stated: dict[str, Any], tmp_path: Path) -> None:
     config = configs.ViTConfig(**{**cases.SMALL, "num_heads": 4, **changes}, num_classes=3)
-    checkpoint = write_hub_folder(config, tmp_path, **said)
+    checkpoint = write_hub_folder(config, tmp_path, **stated)
     again = load_quietly(tmp_path)
     assert again.model.config == config
     torch.testing.assert_close(run(again.model), run(checkpoint.model), rtol=0, atol=0)
 
 
-def test_a_mean_that_only_the_configuration_tells(tmp_path: Path) -> None:
+def test_config_states_mean_pooling(tmp_path: Path) -> None:
     config = configs.ViTConfig(**cases.SMALL, gelu="erf")
     write_hub_folder(config, tmp_path, global_pool="avg", model_args={"num_heads": 2, "fc_norm": False})
     model = load_quietly(tmp_path).model
     assert (model.config.pool, model.config.norm_after_pool, model.config.has_class_token) == ("mean", False, True)
 
 
-def test_arguments_that_nobody_knows_are_refused(tmp_path: Path) -> None:
+def test_unknown_model_arguments_are_errors(tmp_path: Path) -> None:
     write_hub_folder(configs.ViTConfig(**cases.SMALL), tmp_path, model_args={"num_heads": 2, "qk_norm": True})
-    with pytest.raises(ValueError, match=r"config\.json builds the model with qk_norm, which is not known here"):
+    with pytest.raises(ValueError, match="qk_norm"):
         load_quietly(tmp_path)

@@ -1,4 +1,4 @@
-"""torchvision's ViT files, held against its structure made of torch's own attention and norm."""
+"""torchvision's ViT files, compared with its structure built from torch's own attention and norm."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -52,14 +52,14 @@ class Reference(nn.Module):
 
 @pytest.mark.parametrize("released", [False, True])
 @torch.no_grad()
-def test_a_strangers_file_computes_the_same(released: bool, tmp_path: Path) -> None:
+def test_a_released_file_computes_the_same(released: bool, tmp_path: Path) -> None:
     reference = Reference().eval()
     fill_randomly(reference)
     state = reference.state_dict()
     if released:  # older names of the MLP's two layers
         state = {n.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): v for n, v in state.items()}
     torch.save(state, tmp_path / "vit.pth")
-    with pytest.warns(VitrineWarning, match="usual for torchvision: 2 heads .* bilinear, ImageNet's mean and std"):
+    with pytest.warns(VitrineWarning, match="defaults of torchvision: 2 heads .* bilinear"):
         checkpoint = load_checkpoint(tmp_path / "vit.pth")
     assert checkpoint.preprocessing.interpolation == "bilinear"
     assert checkpoint.model.config.hidden_head
@@ -96,7 +96,7 @@ def test_a_class_token_without_a_position_gets_one_of_zeros(tmp_path: Path) -> N
     torch.testing.assert_close(run(again), run(checkpoint.model), rtol=1e-6, atol=1e-6)
 
 
-def test_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_unsupported_models(tmp_path: Path) -> None:
     for config in (cases.BIT, cases.HYBRID, ViTConfig(**cases.SMALL, pool="mean")):
-        with pytest.raises(ValueError, match="The format torchvision cannot hold"):
+        with pytest.raises(ValueError, match="torchvision cannot hold"):
             save_quietly(make_checkpoint(config), tmp_path / "a.pth", "torchvision")

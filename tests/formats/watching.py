@@ -1,4 +1,4 @@
-"""Loading damaged files in processes that are watched from outside, and what is wrong with the outcome."""
+"""Load damaged files in watched processes, and report what is wrong with each outcome."""
 
 import multiprocessing
 import resource
@@ -16,11 +16,11 @@ from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 
 Check = Callable[[str], str | None]
-"""From the label of an attempt to what is wrong with its outcome."""
+"""Maps the label of an attempt to what is wrong with its outcome."""
 
 PATIENCE_S = 600  # no limit on speed: an attempt takes milliseconds
-MEMORY_BYTES = 3 * 2**30  # for each process, so that what asks for everything does not get the machine's
-MAX_GROWTH_BYTES = 2**28  # what reading files of a few megabytes may take at its height
+MEMORY_BYTES = 3 * 2**30  # for each process, so that none can take all of the machine's
+MAX_GROWTH_BYTES = 2**28  # peak growth allowed for files of a few megabytes
 
 # The server imports once and has no threads, so forking it is quick and safe.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -34,7 +34,7 @@ def require_clean(check: Check, labels: Sequence[str]) -> None:
 
 
 def watch(check: Check, labels: Sequence[str]) -> dict[str, str | None]:
-    """The outcome of each. What hangs or dies takes its process with it, and the next goes on from there."""
+    """Return the outcome of each attempt. One that hangs or crashes ends its process; a new process continues."""
     PROCESSES.set_forkserver_preload(PRELOADED)
     outcomes: dict[str, str | None] = {}
     while len(outcomes) < len(labels):
@@ -51,7 +51,7 @@ def watch(check: Check, labels: Sequence[str]) -> dict[str, str | None]:
 
 
 def receive_outcomes(receiver: Connection, process: BaseProcess) -> Iterator[str | None]:
-    """Up to and including the first attempt that hangs or dies."""
+    """Yield outcomes up to the first attempt that hangs or crashes, and that one."""
     while receiver.poll(PATIENCE_S):
         try:
             yield receiver.recv()
@@ -76,17 +76,17 @@ def run_checks(check: Check, labels: Sequence[str], sender: Connection) -> None:
 
 
 def measure_height() -> int:
-    """The most memory that was ever resident. Linux counts in kilobytes, macOS in bytes."""
+    """Return the peak resident memory. Linux counts in kilobytes, macOS in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def judge(path: Path, original: Checkpoint | None, *, is_exact: bool = True) -> str | None:
-    """What is wrong with loading `path`; without an original there must be an error."""
+    """Return what is wrong with loading `path`; without an original there must be an error."""
     try:
         loaded = load_checkpoint(path)
     except (ValueError, OSError) as error:
         return judge_text(str(error), path)
-    except BaseException as error:  # a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} from {place.filename}:{place.lineno}: {str(error)[:300]!r}"
     return judge_loaded(loaded, original, is_exact) if original else "it loaded"
