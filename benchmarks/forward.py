@@ -30,6 +30,8 @@ def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
 
 
 def build_step(model: nn.Module, images: Tensor) -> Step:
+    """Build a function that runs one forward pass."""
+
     @torch.inference_mode()
     def step() -> Tensor:
         return model(images)

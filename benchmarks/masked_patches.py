@@ -27,6 +27,7 @@ MODEL, IMAGE_SIZE = "ViT-Ti/16", (224, 224)
 
 
 def main(rounds: int = 10, batch_size: int = 16, threads: int = 2, json: Path | None = None) -> None:
+    """Measure the encoder alone and each target alternately; print and save the ratios."""
     if rounds < 2:
         raise SystemExit(f"--rounds {rounds} must be at least 2.")
     torch.set_num_threads(threads)

@@ -51,7 +51,7 @@ def main(
         for name in names:
             peaks[name].append(measure_in_new_process(name, options))
     medians = {name: statistics.median(values) for name, values in peaks.items()}
-    report(f"fine-tuning step: ViT-Ti/16 at 224, batch {batch_size}", peaks, medians, missing)
+    print_report(f"fine-tuning step: ViT-Ti/16 at 224, batch {batch_size}", peaks, medians, missing)
     if json is not None:
         versions = {"torch": torch.__version__, "missing": missing}
         write_json(json, versions | {"batch_size": batch_size, "threads": threads, "peak_bytes": peaks, "medians": medians})
@@ -87,6 +87,7 @@ def read_status(field: str) -> int:
 
 
 def run_steps(name: Contestant, batch_size: int) -> None:
+    """Build model and data of a contestant and run its training steps."""
     batches = build_batches(batch_size, VIT_TI_16.num_classes)
     if name == "transformers":
         step = build_plain(build_transformers(VIT_TI_16), OPTIM.max_grad_norm)
@@ -98,7 +99,8 @@ def run_steps(name: Contestant, batch_size: int) -> None:
     run_fit(model, iter(batches), NUM_STEPS)
 
 
-def report(title: str, peaks: dict[str, list[int]], medians: dict[str, float], missing: str | None) -> None:
+def print_report(title: str, peaks: dict[str, list[int]], medians: dict[str, float], missing: str | None) -> None:
+    """Print medians and spread, and whether we need at most as much memory as transformers."""
     table = Table(title=title, title_justify="left")
     table.add_column("contestant")
     for column in ("median MB", "ratio to us", "lowest .. highest"):

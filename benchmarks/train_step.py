@@ -39,6 +39,7 @@ def build_steps(setting: Setting, peers: list[Peer]) -> dict[str, Step]:
 
 
 def build_step(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
+    """Build a function that runs one training step on the same batch."""
     # A small lr, because every step sees the same batch: once memorised, gradients would become denormal and slow.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.05)
 

@@ -29,6 +29,7 @@ class SelfAttention(nn.Module):
         init_xavier_uniform(self.out)
 
     def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
+        """Attend among tokens (B, T, D); attention maps are computed only if the recorder wants them."""
         b, t, d = x.shape
         qkv = self.qkv(x).view(b, t, 3, self.num_heads, d // self.num_heads).permute(2, 0, 3, 1, 4)  # (3, B, H, T, K)
         bias = None if self.relative is None else self.relative(qkv[0])  # (B, H, T, T)
@@ -61,6 +62,7 @@ class ProbeAttention(nn.Module):
         init_xavier_uniform(self.out)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Pool tokens (B, T, D) to (B, D) by the attention of the learned query."""
         b, t, d = x.shape
         heads = (self.num_heads, d // self.num_heads)
         q = self.query(self.probe).view(1, 1, *heads).transpose(1, 2).expand(b, -1, -1, -1)  # (B, H, 1, K)

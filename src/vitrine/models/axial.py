@@ -23,6 +23,7 @@ class AxialAttention(SelfAttention):
         self.grid = config.grid
 
     def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
+        """Attend among the patches (B, N, D) of each row or column."""
         grid = x.unflatten(1, self.grid)  # (B, R, S, D)
         if self.axis == "row":
             return super().forward(grid.flatten(0, 1), recorder).view_as(x)

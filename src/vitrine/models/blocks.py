@@ -94,15 +94,18 @@ class ResidualBranch(nn.Module):
 
 
 def build_norm(config: ViTConfig) -> nn.LayerNorm:
+    """Build a LayerNorm over the model's width."""
     return nn.LayerNorm(config.width, eps=config.norm_eps)
 
 
 def build_attention(config: ViTConfig) -> SelfAttention:
+    """Build the self-attention of a block, with relative positions if the config has them."""
     relative = RelativePositions(config) if config.position == "relative" else None
     return SelfAttention(config.width, config.num_heads, relative)
 
 
 def build_mlp(config: ViTConfig) -> Mlp | SwiGlu:
+    """Build the MLP of a block or of attention pooling, plain or gated."""
     if config.mlp == "swiglu":
         return SwiGlu(config.width, config.mlp_dim, config.dropout_rate)
     return Mlp(config.width, config.mlp_dim, config.gelu, config.dropout_rate)

@@ -142,6 +142,7 @@ class ViTConfig(ModelConfig):
         self._check_positions()
 
     def _check_grid(self) -> None:
+        """Raise a ValueError if the image does not hold a patch."""
         if min(self.grid) < 1:
             raise ValueError(
                 f"image_size={self.image_size} must hold at least one patch of {self.patch_size} x {self.patch_size} pixels: "
@@ -149,6 +150,7 @@ class ViTConfig(ModelConfig):
             )
 
     def _check_pool(self) -> None:
+        """Raise a ValueError if pool, tokens and heads do not go together."""
         if self.pool == "class" and not self.has_class_token:
             raise ValueError("pool='class' needs the class token: leave class_token out, or take pool='mean' or 'map'.")
         if self.norm_after_pool and self.pool != "mean":
@@ -159,6 +161,7 @@ class ViTConfig(ModelConfig):
             raise ValueError("hidden_head and distillation_token exclude each other: the two heads are linear.")
 
     def _check_readout(self) -> None:
+        """Raise a ValueError if the head cannot read `readout_layers` as `readout` says."""
         layers = self.readout_layers
         if layers == ():
             if self.readout is not None:
@@ -176,6 +179,7 @@ class ViTConfig(ModelConfig):
             raise ValueError(f"readout={self.readout!r} needs the class token: take readout='mean', or class_token=True.")
 
     def _check_positions(self) -> None:
+        """Raise a ValueError if the kind of position does not go with its insertion, the class token or the width."""
         allowed = POSITION_INSERTIONS[self.position]
         if self.position_insertion not in allowed:
             raise ValueError(
@@ -358,6 +362,7 @@ class HybridConfig(ViTConfig):
     stem_standardise_eps: float | None = None
 
     def _check_grid(self) -> None:
+        """Raise a ValueError if the stem is wrong or its feature map does not hold a patch."""
         # The grid follows from the stem, whose fields are checked first, under the names they have here.
         require_at_least(self, 1, "stem_num_groups")
         require_positive(self, "stem_width_factor", "stem_norm_eps", "stem_standardise_eps")
@@ -371,6 +376,7 @@ class HybridConfig(ViTConfig):
 
     @property
     def stem(self) -> ResNetConfig:
+        """Config of the ResNet before the patch embedding."""
         return ResNetConfig(
             num_classes=0,
             image_size=self.image_size,

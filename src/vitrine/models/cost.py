@@ -170,6 +170,7 @@ def count_vit(config: ViTConfig) -> Part:
 
 
 def count_embedding(config: ViTConfig) -> Part:
+    """Count patch embedding, prefix tokens and positions."""
     patches = config.num_patches
     positions = count_position_parameters(config)
     return Part(
@@ -223,6 +224,7 @@ def count_block(config: ViTConfig, num_lines: int, line_length: int) -> Part:
 
 
 def count_mlp(config: ViTConfig, num_tokens: int, held: int) -> Part:
+    """Count an MLP; `held` numbers are in memory while it runs."""
     t, d, m = num_tokens, config.width, config.mlp_dim
     if config.mlp == "swiglu":
         return Part(parameters=3 * d * m + 2 * m + d, macs=3 * t * d * m, saved=t * (d + 4 * m), peak=held + 4 * t * m)
@@ -265,11 +267,13 @@ def count_pool(config: ViTConfig) -> Part:
 
 
 def count_heads(config: ViTConfig) -> Part:
+    """Count the hidden layer of the head, if any, and one or two linear heads."""
     hidden = Part(parameters=config.width * (config.width + 1), macs=config.width**2) if config.hidden_head else Part()
     return hidden + count_linear_head(config) * (1 + int(config.distillation_token))
 
 
 def count_linear_head(config: ModelConfig) -> Part:
+    """Count the linear layer from features to classes."""
     return Part(
         parameters=(config.feature_dim + 1) * config.num_classes,
         macs=config.feature_dim * config.num_classes,
@@ -293,6 +297,7 @@ def count_resnet(config: ResNetConfig) -> Part:
 
 
 def count_root(config: ResNetConfig) -> Part:
+    """Count the first convolution, its norm and the max pool."""
     grid = strided(config.image_size, 2)
     features, pooled = config.root_dim * cells(grid), config.root_dim * cells(config.root_grid)
     conv = count_conv(config.num_channels, config.root_dim, 7, grid)
@@ -361,6 +366,7 @@ def count_bottleneck(in_dim: int, mid_dim: int, grid: Grid, stride: int, project
 
 
 def count_last_norm(config: ResNetConfig) -> Part:
+    """Count the norm and ReLU after the last stage, which only BiT has."""
     if config.style == "post-activation":
         return Part()
     features = config.feature_dim * cells(config.grid)
@@ -369,17 +375,20 @@ def count_last_norm(config: ResNetConfig) -> Part:
 
 
 def count_conv(in_dim: int, out_dim: int, kernel: int, output_grid: Grid) -> Part:
+    """Count a standardised convolution."""
     weights = kernel * kernel * in_dim * out_dim
     # Standardising holds the kernel minus its mean and the result, beside the kernel itself.
     return Part(parameters=weights, macs=weights * cells(output_grid), saved_weights=2 * weights, peak_weights=2 * weights)
 
 
 def cells(grid: Grid) -> int:
+    """Return the number of cells of a grid."""
     return grid[0] * grid[1]
 
 
 def strided(grid: Grid, stride: int) -> Grid:
-    return halve_repeatedly(grid, stride // 2)  # strides are 1 or 2
+    """Return the grid after a convolution of stride 1 or 2."""
+    return halve_repeatedly(grid, stride // 2)
 
 
 def same_padded(grid: Grid, kernel: int, stride: int) -> int:

@@ -206,6 +206,7 @@ def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid, method: 
 
 
 def resize_axis(table: Tensor, length: int) -> Tensor:
+    """Interpolate a table of one grid axis (rows or columns) to another length."""
     return compute_corner_weights(table.shape[0], length).to(table) @ table
 
 

@@ -168,11 +168,13 @@ class StandardisedConv(nn.Conv2d):
 
 
 def build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
+    """Build the residual units of one stage in the config's style."""
     unit = PreActivationUnit if config.style == "pre-activation" else PostActivationUnit
     return nn.Sequential(*(unit(*shape, config) for shape in config.unit_shapes(stage)))
 
 
 def build_group_norm(num_channels: int, config: ResNetConfig) -> nn.GroupNorm:
+    """Build a GroupNorm with the largest number of groups up to `num_groups` that divides the channels."""
     num_groups = next(groups for groups in range(config.num_groups, 0, -1) if num_channels % groups == 0)
     return nn.GroupNorm(num_groups, num_channels, eps=config.epsilons[0])
 

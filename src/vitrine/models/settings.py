@@ -105,8 +105,10 @@ class ModelSettings:
 
     @property
     def readout_changes(self) -> dict[str, Any]:
-        """Fields that say what a checkpoint's new head reads, for `Model.reset_head`."""
-        return {name: value for name, value in self.changes.items() if name in READOUT_FIELDS}
+        """Fields that say what a checkpoint's new head reads, for `Model.reset_head`; new layers replace both."""
+        if self.readout_layers is not None:
+            return {name: getattr(self, name) for name in READOUT_FIELDS}
+        return {} if self.readout is None else {"readout": self.readout}
 
     def resolve(self, num_classes: int) -> ModelConfig:
         """Return the config of a model with fresh weights."""

@@ -50,6 +50,7 @@ class VisionTransformer(Model[ViTConfig]):
         self.head_distillation = self.build_head() if config.distillation_token else None
 
     def build_block(self, index: int) -> nn.Module:
+        """Build the encoder block of a layer; families with other blocks override this."""
         return EncoderBlock(self.config, index)
 
     @property
@@ -61,6 +62,7 @@ class VisionTransformer(Model[ViTConfig]):
         return self.patches(images), self.config.grid
 
     def encode_tokens(self, tokens: Tensor, patch_indices: Tensor | None, recorder: IntermediateRecorder | None) -> Encoded:
+        """Add prefix tokens and positions, run the blocks, read `readout_layers`, apply the last norm."""
         config = self.config
         prefix = [t for t in (self.class_token, self.distillation_token, self.registers) if t is not None]
         tokens = torch.cat([*(t.expand(tokens.shape[0], -1, -1) for t in prefix), tokens], dim=1)  # (B, T, D)
@@ -133,6 +135,7 @@ class VisionTransformer(Model[ViTConfig]):
 
 
 def build_random_tokens(count: int, width: int) -> nn.Parameter | None:
+    """Build learned tokens with random initial values (registers, distillation token); None for a count of 0."""
     if count == 0:
         return None
     tokens = nn.Parameter(torch.empty(count, width))

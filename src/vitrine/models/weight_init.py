@@ -27,10 +27,12 @@ def init_xavier_uniform(layer: nn.Linear, *, num_packed: int = 1, bias_std: floa
 
 
 def init_positions(table: Tensor) -> None:
+    """Initialise positions and learned tokens by a normal of standard deviation 0.02."""
     init_normal(table, 0.02)
 
 
 def init_normal(tensor: Tensor, std: float) -> None:
-    # On the meta device there is nothing to draw, and normal_ would import torch's compiler, which takes over a second.
+    """Initialise a tensor by a normal of mean 0; do nothing on the meta device."""
+    # On the meta device normal_ would import torch's compiler, which takes over a second.
     if not tensor.is_meta:
         nn.init.normal_(tensor, std=std)
