@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_
 if TYPE_CHECKING:
     from tyro._arguments import ArgumentDefinition
     from tyro._errors import ParseErrorEvent
-    from tyro.constructors import (
-        ConstructorRegistry,
-        PrimitiveConstructorSpec,
-        PrimitiveTypeInfo,
-        StructConstructorSpec,
-        StructTypeInfo,
-    )
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
 
 Options = TypeVar("Options")
 
@@ -129,13 +123,14 @@ def build_registry() -> "ConstructorRegistry":
         PrimitiveConstructorSpec,
         PrimitiveTypeInfo,
         StructConstructorSpec,
+        StructTypeInfo,
     )
 
     registry = ConstructorRegistry()
     is_asking = False
 
     @registry.primitive_rule
-    def optional_rule(info: "PrimitiveTypeInfo") -> "PrimitiveConstructorSpec[Any] | None":
+    def optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
         if get_origin(info.type) not in (Union, UnionType) or len(kinds) != 1 or NoneType not in get_args(info.type):
             return None
@@ -143,13 +138,13 @@ def build_registry() -> "ConstructorRegistry":
         return make_optional(spec) if isinstance(spec, PrimitiveConstructorSpec) else None
 
     @registry.struct_rule
-    def dataclass_rule(info: "StructTypeInfo") -> "StructConstructorSpec | None":
+    def dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         nonlocal is_asking
         if is_asking:
             return None
         is_asking = True
         try:
-            spec = ConstructorRegistry.get_struct_spec(info)  # by tyro's own rules
+            spec = ConstructorRegistry.get_struct_spec(info)  # asks this rule again, then those of tyro
         finally:
             is_asking = False
         if not isinstance(spec, StructConstructorSpec):
