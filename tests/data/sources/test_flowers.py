@@ -114,7 +114,7 @@ def test_a_source_can_be_sent(flowers: Path) -> None:
             {"labels": [0, *LABELS[1:]]},
             "imagelabels.mat has 0 in labels, position 1",
         ),
-        ({"labels": [*LABELS[:7], 103]}, "imagelabels.mat has 103 in labels, position 8, and whole numbers from 1 to 102"),
+        ({"labels": [*LABELS[:7], 103]}, "imagelabels.mat has 103 in labels, position 8"),
         ({"labels": LABELS[:7]}, "setid.mat has 8 in tstid, position 3"),
         ({"trnid": [0, 1]}, "setid.mat has 0 in trnid, position 1"),
         ({"trnid": [1, 2]}, "setid.mat has image 2 in both trnid and valid"),
@@ -142,7 +142,7 @@ def test_missing_and_damaged_files_cost_a_sentence(flowers: Path) -> None:
     assert len(KIND.open(flowers, "val")) == 2
     content = (flowers / "setid.mat").read_bytes()
     (flowers / "setid.mat").write_bytes(content[:-20])
-    with pytest.raises(ValueError, match=r"setid\.mat is not MATLAB file"):
+    with pytest.raises(ValueError, match=r"setid\.mat is not a complete MATLAB file"):
         KIND.open(flowers, "train")
     (flowers / "setid.mat").unlink()
     with pytest.raises(FileNotFoundError, match=r"setid\.mat does not exist"):

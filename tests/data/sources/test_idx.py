@@ -128,9 +128,7 @@ def test_several_data_sets_in_a_folder_cost_a_sentence(tmp_path: Path) -> None:
     make_idx(tmp_path, "emnist-letters-")
     make_idx(tmp_path, "emnist-digits-")
     assert KIND.matches(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"holds 2 data sets \(emnist-digits-\*, emnist-letters-\*\)"
-    ):
+    with pytest.raises(ValueError, match=r"holds 2 datasets"):
         KIND.list_splits(tmp_path)
 
 
@@ -144,26 +142,26 @@ def test_two_test_parts_cost_a_sentence(tmp_path: Path) -> None:
 def test_missing_and_too_few_labels_cost_a_sentence(tmp_path: Path) -> None:
     make_idx(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(encode(LABELS["train"][:5]))
-    with pytest.raises(ValueError, match=r"holds 6 images and .*train-labels-idx1-ubyte 5 labels"):
+    with pytest.raises(ValueError, match=r"6 images .* 5 labels"):
         KIND.open(tmp_path, "train")
     (tmp_path / "train-labels-idx1-ubyte").unlink()
-    with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte has no file of labels beside it"):
+    with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte has no label file"):
         KIND.open(tmp_path, "train")
 
 
 WHOLE = encode(IMAGES["train"])
 DAMAGED = {
-    "cut short": (WHOLE[:-1], r"says that it has shape \(6, 5, 4\), and holds less"),
-    "too long": (WHOLE + b"\0", r"says that it has shape \(6, 5, 4\), and holds more"),
-    "no header": (WHOLE[:9], "is cut short in its header"),
-    "empty": (b"", r"begins with b'', and an IDX file"),
-    "not IDX": (b"<html>" + WHOLE, r"begins with b'<htm', and an IDX file"),
-    "floats": (encode(IMAGES["train"], type=0x0D), r"holds numbers of the type 0x0d"),
-    "labels": (encode(LABELS["train"]), r"has shape \(6,\), and images \(number, height, width\)"),
+    "cut short": (WHOLE[:-1], r"less data than"),
+    "too long": (WHOLE + b"\0", r"more data than"),
+    "no header": (WHOLE[:9], "truncated"),
+    "empty": (b"", r"begins with b''"),
+    "not IDX": (b"<html>" + WHOLE, r"begins with b'<htm'"),
+    "floats": (encode(IMAGES["train"], type=0x0D), r"holds numbers of type 0x0d"),
+    "labels": (encode(LABELS["train"]), r"has shape \(6,\)"),
     "no images": (encode(IMAGES["train"][:0]), r"has shape \(0, 5, 4\)"),
-    "claims a terabyte": (bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**20, 2**10, 2**10), "and holds less"),
-    "claims the most": (bytes([0, 0, 8, 3]) + b"\xff" * 12, "and holds less"),
-    "255 dimensions": (bytes([0, 0, 8, 255]) + b"\0\0\0\1" * 255, "and images .* were needed"),
+    "claims a terabyte": (bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**20, 2**10, 2**10), "less data"),
+    "claims the most": (bytes([0, 0, 8, 3]) + b"\xff" * 12, "less data"),
+    "255 dimensions": (bytes([0, 0, 8, 255]) + b"\0\0\0\1" * 255, "expected images"),
 }
 
 
@@ -187,7 +185,7 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     for content in (gzip.compress(WHOLE) + zeros, gzip.compress(claim) + zeros):
         path.write_bytes(content)
         tracemalloc.start()
-        with pytest.raises(ValueError, match="fetch it again"):
+        with pytest.raises(ValueError, match="(less|more) data"):
             KIND.open(tmp_path, "train")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

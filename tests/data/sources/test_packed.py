@@ -365,7 +365,7 @@ def move_a_start(index: dict[str, np.ndarray]) -> np.ndarray:
     ids=["int8", "int16", "int32"],
 )
 def test_sizes_that_multiply_to_something_else_are_noticed(dtype: type, height: int, width: int, path: Path) -> None:
-    """Narrow integers go round: 256 x 256 is nothing in 16 bits, and so would pass for an image that is not there."""
+    """Narrow integers go round: 256 x 256 is nothing in 16 bits"""
     index = load_index(path)
     heights, widths = (index[name].astype(dtype) for name in ("heights", "widths"))
     heights[0], widths[0] = height, width
