@@ -1,21 +1,20 @@
-"""Figures of DeiT-Tiny on real photographs, as docs/results/evaluation.md has them."""
+"""Metrics of DeiT-Tiny on real photographs, as reported in docs/results/evaluation.md."""
 
 from pathlib import Path
 
 import pytest
 
-from vitrine.data.open_data import open_data, open_train_and_test
-from vitrine.evaluation.classification_report import evaluate_classifier
+from vitrine.data.open_data import open_train_and_test
+from vitrine.evaluation.classification_report import evaluate
 from vitrine.evaluation.config import ProbeConfig, ProbeKind
 from vitrine.evaluation.features import FeatureSplit
 from vitrine.evaluation.few_shot import evaluate_few_shot
-from vitrine.evaluation.predictor import featurise_images
+from vitrine.evaluation.predictor import Predictor
 from vitrine.evaluation.probes import fit_probe
-from vitrine.formats.load import load_checkpoint
 
-pytestmark = pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")  # of what the file does not say
+pytestmark = pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")  # unspecified settings
 
-A_POINT = 0.01
+ONE_POINT = 0.01
 
 FEW_SHOT: dict[str, dict[int | None, float]] = {
     "pets": {1: 0.6854, 5: 0.8131, 10: 0.8273, None: 0.8423},
@@ -29,20 +28,18 @@ PROBES: dict[str, dict[ProbeKind, float]] = {
 
 @pytest.mark.parametrize("data", ["pets", pytest.param("flowers102", marks=pytest.mark.full)])
 def test_few_shot_and_probes_are_within_a_point(data: str, assets: Path) -> None:
-    checkpoint = load_checkpoint(assets / "deit-tiny" / "model.safetensors")
+    predictor = Predictor(assets / "deit-tiny" / "model.safetensors", "cpu")
     sources = open_train_and_test(str(assets / data), held_out=0.2)
-    split = FeatureSplit(*(featurise_images(checkpoint, source) for source in sources), len(sources[0].class_names))
+    split = FeatureSplit(*(predictor.features(source) for source in sources), len(sources[0].class_names))
     few_shot = {shots: evaluate_few_shot(split, shots).mean for shots in FEW_SHOT[data]}
-    assert few_shot == pytest.approx(FEW_SHOT[data], abs=A_POINT)
+    assert few_shot == pytest.approx(FEW_SHOT[data], abs=ONE_POINT)
     probes = {kind: fit_probe(kind, split, ProbeConfig()).accuracy for kind in PROBES[data]}
-    assert probes == pytest.approx(PROBES[data], abs=A_POINT)
+    assert probes == pytest.approx(PROBES[data], abs=ONE_POINT)
 
 
 @pytest.mark.full
 def test_a_thousand_photographs_of_imagenet(assets: Path) -> None:
-    """The known figures of this file."""
-    checkpoint = load_checkpoint(assets / "deit-tiny" / "model.safetensors")
-    report = evaluate_classifier(checkpoint, open_data(assets / "imagenet-val-1000")).report
+    report = evaluate(assets / "deit-tiny" / "model.safetensors", assets / "imagenet-val-1000", device="cpu").report
     assert report.num_images == 1000
     assert report.top1.value == pytest.approx(0.708, abs=0.0005)
     assert report.top5.value == pytest.approx(0.899, abs=0.0005)

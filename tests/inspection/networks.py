@@ -1,4 +1,4 @@
-"""Small networks of every kind that has attention, and one that has none."""
+"""Small networks: every kind that has attention maps, and a ResNet."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ RESNET: dict[str, Any] = {"image_size": 32, "stages": (1, 1), "width_factor": 0.
 
 
 def build(kind: str, **changes: Any) -> Model[Any]:
-    """With weights that are far from their first values, so that attention differs from place to place."""
+    """Build a network with weights far from their initial values, so that attention differs between patches."""
     name, settings = NETWORKS[kind]
     model = build_model(name, **(settings | changes))
     fill_randomly(model)

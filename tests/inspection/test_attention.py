@@ -1,4 +1,4 @@
-"""Maps against a plain softmax(QK') of the tokens that each layer gets, and whose attention is read from them."""
+"""Attention maps against a plain softmax(QK') of each layer's input tokens; reading a query from them."""
 
 from typing import Any
 
@@ -8,21 +8,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.inspection.networks import NETWORKS, RESNET, build, draw_images
+from vitrine.engines.engine import stream_attention
 from vitrine.inspection.attention import (
+    check_full_grid,
+    check_numbers,
     choose_query,
     compute_attention,
-    compute_stride,
     count_layers,
     read_query,
-    require_numbers,
-    stream_attention,
 )
+from vitrine.inspection.distance import DistanceMeter
 from vitrine.models.model import Model
-from vitrine.models.registry import build_model, resolve_config
+from vitrine.models.registry import build_model
 
 
 def compute_plainly(model: Model[Any], tokens: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Maps (B, H, T, T), and what comes out of the attention by them (B, T, D), from the weights written out."""
+    """Compute attention maps (B, H, T, T) and the attention output (B, T, D) in float64 from the weights."""
     block: Any = model.get_submodule(f"blocks.{layer}")
     state = {name: tensor.double() for name, tensor in block.state_dict().items()}
     names = [name for name in state if "norm" in name]
@@ -44,7 +45,7 @@ def compute_plainly(model: Model[Any], tokens: Tensor, layer: int) -> tuple[Tens
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_maps_are_a_plain_softmax_and_explain_what_comes_out(kind: str) -> None:
+def test_maps_equal_plain_softmax(kind: str) -> None:
     model = build(kind)
     images = draw_images(model)
     names = [name for name in model.intermediates if name.startswith("blocks")]
@@ -60,18 +61,18 @@ def test_maps_are_a_plain_softmax_and_explain_what_comes_out(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_logits_are_the_same_while_someone_looks(kind: str) -> None:
+def test_streaming_does_not_change_logits(kind: str) -> None:
     model = build(kind)
     images = draw_images(model)
     with torch.no_grad():
         plain = model(images)
-        watched = model.forward_heads(stream_attention(model, images, lambda layer, maps: None))
-    watched = watched[0] if len(watched) == 1 else torch.stack(watched).mean(dim=0)
-    assert torch.equal(watched, plain)
+        observed = model.forward_heads(stream_attention(model, images, lambda layer, maps: None))
+    observed = observed[0] if len(observed) == 1 else torch.stack(observed).mean(dim=0)
+    assert torch.equal(observed, plain)
 
 
 @pytest.mark.parametrize("kind", ["vit", "oblong", "registers", "mean pooled"])
-def test_a_query_reads_its_own_row_from_the_patches(kind: str) -> None:
+def test_read_query_returns_the_row_of_the_query(kind: str) -> None:
     config = build(kind).config
     rows, columns = config.grid
     maps = torch.arange(2 * config.num_tokens**2, dtype=torch.float64).reshape(2, config.num_tokens, config.num_tokens)
@@ -83,37 +84,37 @@ def test_a_query_reads_its_own_row_from_the_patches(kind: str) -> None:
         assert torch.equal(read_query(maps, config, "class"), maps[:, 0, first:].reshape(2, rows, columns))
 
 
-def test_queries_that_cannot_be_had_cost_a_sentence() -> None:
+def test_choose_query_rejects_unavailable_queries() -> None:
     with_class, without = build("oblong").config, build("mean pooled").config
     assert (choose_query(with_class), choose_query(without)) == ("class", "mean")
     assert choose_query(with_class, "2,5") == "2,5"
-    for query, config, sentence in (
-        ("class", without, "query='class' needs a class token"),
-        ("3,0", with_class, r"query='3,0' lies outside of the 3 x 6 patches"),
-        ("0,6", with_class, r"query='0,6' lies outside of the 3 x 6 patches"),
-        ("here", with_class, r"query='here' must be class, mean, or ROW,COLUMN"),
-        ("-1,2", with_class, r"query='-1,2' must be class, mean, or ROW,COLUMN"),
+    for query, config, message in (
+        ("class", without, "class token"),
+        ("3,0", with_class, "3 x 6"),
+        ("0,6", with_class, "3 x 6"),
+        ("here", with_class, "query='here'"),
+        ("-1,2", with_class, "query='-1,2'"),
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=message):
             choose_query(config, query)
 
 
-def test_models_without_maps_are_refused() -> None:
-    with pytest.raises(ValueError, match="A ResNet has no attention"):
+def test_models_without_attention_maps_are_rejected() -> None:
+    with pytest.raises(ValueError, match="ResNet"):
         count_layers(build_model("R50x1", num_classes=0, **RESNET))
     axial = build_model("Axial-ViT-Ti/8", width=16, depth=1, num_heads=2, mlp_dim=32, image_size=16, num_classes=0)
-    with pytest.raises(ValueError, match="An axial model attends along lines"):
+    with pytest.raises(ValueError, match="axial"):
         count_layers(axial)
-    with pytest.raises(ValueError, match=r"layer 3 does not exist: the model has 3, numbered 0 to 2"):
+    with pytest.raises(ValueError, match="layer 3"):
         compute_attention(build("vit"), draw_images(build("vit")), 3)
-    with pytest.raises(ValueError, match=r"head -1 does not exist"):
-        require_numbers("head", (0, -1), 2)
+    with pytest.raises(ValueError, match="head -1"):
+        check_numbers("head", (0, -1), 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "stride"), [("ViT-B/16", 16), ("ViT-H/14", 14), ("R50+ViT-B/16", 16), ("R50+ViT-L/32", 32), ("R+ViT-Ti/16", 32)]
-)
-def test_the_stride_of_a_hybrid_is_its_stem_s(name: str, stride: int) -> None:
-    config = resolve_config(name)
-    assert compute_stride(config) == stride
-    assert config.grid[0] * stride == config.image_size[0]
+def test_maps_without_all_patches_are_rejected() -> None:
+    config = build("oblong").config  # 18 patches and a class token
+    check_full_grid(torch.zeros(1, 2, 19, 19), config)
+    with pytest.raises(ValueError, match="3 x 6"):
+        read_query(torch.zeros(1, 2, 12, 12), config, "class")
+    with pytest.raises(ValueError, match="3 x 6"):
+        DistanceMeter(config, 1).add(0, torch.zeros(1, 2, 12, 12))

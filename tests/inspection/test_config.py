@@ -1,4 +1,4 @@
-"""Mistakes in how a model is to be looked into."""
+"""Checks of the inspection configs."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
-def test_some_attention_has_to_be_left(share: float) -> None:
-    with pytest.raises(ValueError, match=r"dropped_share=.* must be at least 0 and below 1"):
+def test_dropped_share_must_be_below_one(share: float) -> None:
+    with pytest.raises(ValueError, match="dropped_share"):
         RolloutConfig(dropped_share=share)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
-        ({"num_drawn": 0}, "num_drawn=0 must be at least 1"),
-        ({"num_measured": 0}, "num_measured=0 must be at least 1"),
-        ({"layers": (1, 1)}, r"layers=\(1, 1\) must name each one once"),
-        ({"heads": (0, 2, 0)}, r"heads=\(0, 2, 0\) must name each one once"),
+        ({"num_drawn": 0}, "num_drawn=0"),
+        ({"num_measured": 0}, "num_measured=0"),
+        ({"layers": (1, 1)}, "layers"),
+        ({"heads": (0, 2, 0)}, "heads"),
     ],
 )
-def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_wrong_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         InspectConfig(**changes)

@@ -1,4 +1,4 @@
-"""Filters against scikit-learn's principal components, and a convolution's own weights."""
+"""Embedding filters against scikit-learn's principal components, and the weights of a convolution."""
 
 import numpy as np
 import torch
@@ -9,18 +9,18 @@ from vitrine.inspection.filters import compute_filters
 from vitrine.models.registry import build_model
 
 
-def test_components_are_scikit_learn_s() -> None:
+def test_components_equal_sklearn_pca() -> None:
     model = build("vit", width=64)
     found = compute_filters(model, 10)
     kernel = model.get_parameter("patches.projection.weight").detach().numpy().astype(np.float64)
     reference = PCA(10, svd_solver="full").fit(kernel)
-    assert found.shares is not None
-    np.testing.assert_allclose(found.shares, reference.explained_variance_ratio_, rtol=1e-6)
+    assert found.explained_variance is not None
+    np.testing.assert_allclose(found.explained_variance, reference.explained_variance_ratio_, rtol=1e-6)
     flat = found.values.transpose(0, 3, 1, 2).reshape(10, -1)
     np.testing.assert_allclose(np.abs((flat * reference.components_).sum(axis=1)), 1, atol=1e-5)
 
 
-def test_a_pattern_that_all_filters_share_is_found_first() -> None:
+def test_common_pattern_is_the_first_component() -> None:
     model = build("vit", width=64)
     pattern = torch.zeros(3, 8, 8)
     pattern[1, 2:6, 2:6] = 1.0  # a green square
@@ -28,33 +28,33 @@ def test_a_pattern_that_all_filters_share_is_found_first() -> None:
     noise = 1e-3 * torch.randn(64, 192, generator=torch.Generator().manual_seed(0))
     model.get_parameter("patches.projection.weight").data = strength * pattern.flatten() + noise
     found = compute_filters(model, 3)
-    assert found.shares is not None
-    assert found.shares[0] > 0.99
-    picture = found.pictures[0]
-    assert picture[2:6, 2:6, 1].min() > 0.95
-    assert np.delete(picture, 1, axis=2).max() < 0.05
+    assert found.explained_variance is not None
+    assert found.explained_variance[0] > 0.99
+    filter_image = found.scaled[0]
+    assert filter_image[2:6, 2:6, 1].min() > 0.95
+    assert np.delete(filter_image, 1, axis=2).max() < 0.05
 
 
-def test_there_are_no_more_components_than_filters() -> None:
+def test_no_more_components_than_filters() -> None:
     assert len(compute_filters(build("vit")).values) == 16
     grey = compute_filters(build("vit", num_channels=1))
     assert grey.values.shape[1:] == (8, 8, 1)
-    assert grey.pictures.min() == 0
-    assert grey.pictures.max() == 1
+    assert grey.scaled.min() == 0
+    assert grey.scaled.max() == 1
 
 
-def test_roots_are_shown_as_they_are() -> None:
+def test_first_convolution_is_returned_unchanged() -> None:
     for model, name in (
         (build("hybrid"), "stem.root.conv.weight"),
         (build_model("R50x1", num_classes=0, **RESNET), "root.conv.weight"),
     ):
         found = compute_filters(model)
-        assert found.shares is None
+        assert found.explained_variance is None
         np.testing.assert_array_equal(found.values, model.get_parameter(name).detach().permute(0, 2, 3, 1))
 
 
-def test_filters_that_do_not_vary_are_flat() -> None:
+def test_constant_filters_are_finite() -> None:
     model = build("vit")
     model.get_parameter("patches.projection.weight").data.zero_()
     found = compute_filters(model)
-    assert np.isfinite(found.pictures).all()
+    assert np.isfinite(found.scaled).all()

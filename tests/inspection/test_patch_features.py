@@ -1,17 +1,19 @@
-"""Patch features as colours against scikit-learn's principal components, and outliers that were put there."""
+"""Patch features: colours against scikit-learn's principal components, and planted outliers."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from torch import Tensor
 
 from tests.inspection.networks import NETWORKS, RESNET, build, draw_images
-from vitrine.inspection.patch_features import compute_patch_features, describe_patches, encode_patches
+from vitrine.inspection.patch_features import compute_patch_features, encode_patches, summarise_patches
+from vitrine.models.model import PatchSubset
 from vitrine.models.registry import build_model
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_features_are_those_of_the_patches(kind: str) -> None:
+def test_encode_patches_returns_patch_tokens_and_norms(kind: str) -> None:
     model = build(kind)
     images = draw_images(model)
     features, norms = encode_patches(model, images)
@@ -23,11 +25,11 @@ def test_features_are_those_of_the_patches(kind: str) -> None:
     assert norms.shape[1:] == model.config.grid
 
 
-def test_colours_are_the_first_components() -> None:
+def test_colours_equal_sklearn_pca() -> None:
     features = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)) * torch.linspace(3, 0.1, 8)
-    found = describe_patches(features, features.norm(dim=3))
+    found = summarise_patches(features, features.norm(dim=3))
     reference = PCA(3, svd_solver="full").fit(features.reshape(-1, 8).double())
-    np.testing.assert_allclose(found.shares, reference.explained_variance_ratio_, rtol=1e-6)
+    np.testing.assert_allclose(found.explained_variance, reference.explained_variance_ratio_, rtol=1e-6)
     projected = reference.transform(features.reshape(-1, 8).double())
     for component in range(3):
         colours = found.colours.reshape(-1, 3)[:, component]
@@ -37,27 +39,41 @@ def test_colours_are_the_first_components() -> None:
     assert found.colours.max() <= 1
 
 
-def test_outliers_are_found_and_nothing_else() -> None:
+def test_only_planted_outliers_are_found() -> None:
     features = torch.randn(2, 4, 4, 32, generator=torch.Generator().manual_seed(0))
     features[0, 1, 2] *= 5
     features[1, 3, 3] *= 8
-    found = describe_patches(features, features.norm(dim=3))
+    found = summarise_patches(features, features.norm(dim=3))
     assert np.argwhere(found.outliers).tolist() == [[0, 1, 2], [1, 3, 3]]
 
 
-def test_few_dimensions_leave_colours_grey() -> None:
+def test_missing_components_are_grey() -> None:
     features = torch.randn(1, 1, 2, 4)
-    found = describe_patches(features, features.norm(dim=3))
+    found = summarise_patches(features, features.norm(dim=3))
     assert found.colours.shape == (1, 1, 2, 3)
     assert np.isfinite(found.colours).all()
-    same = describe_patches(torch.ones(1, 2, 2, 4), torch.ones(1, 2, 2))
+    same = summarise_patches(torch.ones(1, 2, 2, 4), torch.ones(1, 2, 2))
     assert np.isfinite(same.colours).all()
 
 
-def test_networks_without_attention_have_features_too() -> None:
+def test_resnet_has_patch_features() -> None:
     resnet = build_model("R50x1", num_classes=0, **RESNET).eval()
     axial = build_model("Axial-ViT-Ti/8", width=16, depth=1, num_heads=2, mlp_dim=32, image_size=16, num_classes=0).eval()
     for model in (resnet, axial):
         found = compute_patch_features(model, draw_images(model))
         assert found.colours.shape == (2, *model.config.grid, 3)
         assert found.norms.shape == (2, *model.config.grid)
+
+
+def test_dropped_patches_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("vit")
+    images = draw_images(model, 1)
+    encode = model.encode
+
+    def drop(tokens: Tensor) -> PatchSubset:
+        indices = torch.arange(0, tokens.shape[1], 2)[None]
+        return PatchSubset(tokens[:, ::2], indices)
+
+    monkeypatch.setattr(model, "encode", lambda images, **options: encode(images, edit=drop, **options))
+    with pytest.raises(ValueError, match="4 x 4"):
+        encode_patches(model, images)

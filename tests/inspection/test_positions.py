@@ -1,4 +1,4 @@
-"""Likeness of positions against scikit-learn's cosine, and where it is known."""
+"""Similarity of position embeddings against scikit-learn's cosine similarity, and known cases."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from vitrine.inspection.positions import compute_similarities
 
 
 @pytest.mark.parametrize("changes", [{}, {"class_position": False}, {"pool": "mean"}, {"distillation_token": True}])
-def test_learned_positions_are_compared_by_their_cosine(changes: dict[str, Any]) -> None:
+def test_learned_positions_equal_sklearn_cosine(changes: dict[str, Any]) -> None:
     model = build("oblong", **changes)
     (found,) = compute_similarities(model)
     table = model.get_parameter("positions.0.table").detach().numpy().astype(np.float64)
@@ -27,8 +27,8 @@ def test_learned_positions_are_compared_by_their_cosine(changes: dict[str, Any])
         np.testing.assert_allclose(found.readout.reshape(num_rows, 18), expected[:num_rows, num_rows:], atol=1e-6)
 
 
-def test_two_dimensional_positions_are_the_mean_of_their_axes() -> None:
-    """Where rows and columns have embeddings of one length, the cosine is the mean of those along the axes."""
+def test_2d_positions_are_the_mean_of_both_axes() -> None:
+    """If row and column embeddings have the same norm, the cosine is the mean of those along the axes."""
     model = build("oblong", position="learned-2d")
     for name in ("x_table", "y_table"):
         table = model.get_parameter(f"positions.0.{name}")
@@ -41,21 +41,21 @@ def test_two_dimensional_positions_are_the_mean_of_their_axes() -> None:
     np.testing.assert_allclose(found.patches, expected, atol=1e-6)
 
 
-def test_fixed_positions_have_no_row_for_the_class_token() -> None:
+def test_fixed_positions_have_no_class_token_row() -> None:
     (found,) = compute_similarities(build("oblong", position="sincos-2d"))
     assert found.readout is None
     assert found.patches is not None
     assert found.patches.shape == (3, 6, 3, 6)
 
 
-def test_each_layer_has_its_own_where_they_are_added_in_every_one() -> None:
+def test_one_table_per_layer() -> None:
     found = compute_similarities(build("oblong", position_insertion="every-layer"))
     assert [each.title for each in found] == ["layer 0", "layer 1", "layer 2"]
     shared = compute_similarities(build("oblong", position_insertion="shared"))
     assert [each.title for each in shared] == ["all layers"]
 
 
-def test_relative_positions_are_compared_offset_by_offset() -> None:
+def test_relative_positions_are_compared_by_offset() -> None:
     model = build("relative")
     found = compute_similarities(model)
     assert len(found) == 3
@@ -67,5 +67,5 @@ def test_relative_positions_are_compared_offset_by_offset() -> None:
         np.testing.assert_allclose(each.offsets, cosine_similarity(offsets[1:-1]), atol=1e-6)
 
 
-def test_a_model_without_positions_has_none() -> None:
+def test_model_without_positions() -> None:
     assert compute_similarities(build("oblong", position="none")) == []

@@ -1,25 +1,25 @@
-"""Rollout where its answer is known: uniform, identical and shifted attention, and layers multiplied by hand."""
+"""Attention rollout of known maps: uniform, identity and shifted attention, and layers multiplied by hand."""
 
 import numpy as np
 import pytest
 import torch
 
 from tests.inspection.networks import NETWORKS, build, draw_images
-from vitrine.inspection.attention import stream_attention
+from vitrine.engines.engine import stream_attention
 from vitrine.inspection.config import Fusion, RolloutConfig
-from vitrine.inspection.rollout import Rollout, compute_rollout, mix_heads
+from vitrine.inspection.rollout import Rollout, compute_rollout, fuse_heads
 
 PLAIN = RolloutConfig(identity=False)
 
 
-def test_uniform_attention_forgets_where_it_came_from() -> None:
+def test_uniform_attention_gives_uniform_rollout() -> None:
     rollout = Rollout(PLAIN)
     for _ in range(3):
         rollout.add(torch.full((1, 2, 5, 5), 1 / 5))
     torch.testing.assert_close(rollout.joint, torch.full((1, 5, 5), 1 / 5))
 
 
-def test_uniform_attention_with_the_residual_path_keeps_half_in_each_layer() -> None:
+def test_residual_path_keeps_half_in_each_layer() -> None:
     rollout = Rollout(RolloutConfig())
     for _ in range(3):
         rollout.add(torch.full((1, 2, 5, 5), 1 / 5))
@@ -28,14 +28,14 @@ def test_uniform_attention_with_the_residual_path_keeps_half_in_each_layer() -> 
 
 
 @pytest.mark.parametrize("identity", [True, False])
-def test_attention_to_oneself_stays_at_home(identity: bool) -> None:
+def test_identity_attention_gives_identity(identity: bool) -> None:
     rollout = Rollout(RolloutConfig(identity=identity))
     for _ in range(4):
         rollout.add(torch.eye(6).expand(2, 3, 6, 6))
     torch.testing.assert_close(rollout.joint, torch.eye(6).expand(2, 6, 6))
 
 
-def test_shifted_attention_moves_on_by_one_in_each_layer() -> None:
+def test_shifted_attention_moves_one_token_per_layer() -> None:
     rollout = Rollout(PLAIN)
     for _ in range(3):
         rollout.add(torch.eye(6).roll(1, dims=1).expand(1, 2, 6, 6))
@@ -43,7 +43,7 @@ def test_shifted_attention_moves_on_by_one_in_each_layer() -> None:
     assert rollout.joint[0].argmax(dim=1).tolist() == [3, 4, 5, 0, 1, 2]
 
 
-def test_shifts_with_the_residual_path_are_binomial() -> None:
+def test_shifts_with_residual_path_are_binomial() -> None:
     rollout = Rollout(RolloutConfig())
     for _ in range(4):
         rollout.add(torch.eye(8).roll(1, dims=1).expand(1, 2, 8, 8))
@@ -52,7 +52,7 @@ def test_shifts_with_the_residual_path_are_binomial() -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_layers_are_multiplied_the_last_first(kind: str) -> None:
+def test_rollout_equals_matrix_product_of_layers(kind: str) -> None:
     model = build(kind)
     images, maps = draw_images(model), []
     stream_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
@@ -66,23 +66,23 @@ def test_layers_are_multiplied_the_last_first(kind: str) -> None:
 
 
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
-def test_heads_are_fused_as_asked_and_rows_add_up(fusion: Fusion) -> None:
+def test_fusion_of_heads(fusion: Fusion) -> None:
     maps = torch.rand(2, 3, 4, 4).softmax(dim=-1)
     fused = getattr(np, fusion)(maps.numpy(), axis=1)
-    found = mix_heads(maps, RolloutConfig(fusion=fusion, identity=False))
+    found = fuse_heads(maps, RolloutConfig(fusion=fusion, identity=False))
     np.testing.assert_allclose(found, fused / fused.sum(axis=-1, keepdims=True), rtol=1e-5)
 
 
-def test_the_weakest_are_dropped_from_each_row() -> None:
+def test_weakest_attention_is_dropped() -> None:
     maps = torch.tensor([[[[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1], [0.25, 0.24, 0.26, 0.25], [0.0, 0.0, 0.0, 1.0]]]])
-    found = mix_heads(maps, RolloutConfig(identity=False, dropped_share=0.5))[0]
+    found = fuse_heads(maps, RolloutConfig(identity=False, dropped_share=0.5))[0]
     expected = torch.tensor([[0, 0, 3 / 7, 4 / 7], [4 / 7, 3 / 7, 0, 0]])
     torch.testing.assert_close(found[:2], expected)
     assert (found > 0).sum(dim=1).tolist() == [2, 2, 2, 1]
-    assert mix_heads(maps, RolloutConfig(identity=False, dropped_share=0.99)).isfinite().all()
+    assert fuse_heads(maps, RolloutConfig(identity=False, dropped_share=0.99)).isfinite().all()
 
 
-def test_nothing_in_common_is_no_number_that_is_not_one() -> None:
+def test_min_fusion_of_disjoint_heads_is_finite() -> None:
     maps = torch.stack([torch.eye(3), torch.eye(3).roll(1, dims=1)])[None]
-    assert torch.equal(mix_heads(maps, RolloutConfig(fusion="min", identity=False)), torch.zeros(1, 3, 3))
-    torch.testing.assert_close(mix_heads(maps, RolloutConfig(fusion="min")), torch.eye(3)[None])
+    assert torch.equal(fuse_heads(maps, RolloutConfig(fusion="min", identity=False)), torch.zeros(1, 3, 3))
+    torch.testing.assert_close(fuse_heads(maps, RolloutConfig(fusion="min")), torch.eye(3)[None])
