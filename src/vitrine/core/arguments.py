@@ -27,7 +27,7 @@ def parse_arguments(name: str, command: Callable[..., None], arguments: list[str
     """Return the command with its arguments bound, ready to be called."""
     hints = get_type_hints(command, include_extras=True)
     parameters = signature(command).parameters.values()
-    shown = [each.replace(annotation=with_readable_help(each.name, hints[each.name], each.default)) for each in parameters]
+    shown = [each.replace(annotation=with_readable_help(each.name, hints[each.name])) for each in parameters]
 
     def bind(*values: Any, **options: Any) -> Callable[[], None]:
         return partial(command, *values, **options)
@@ -149,7 +149,7 @@ def build_registry() -> "ConstructorRegistry":
             is_asking = False
         if not isinstance(spec, StructConstructorSpec):
             return None
-        fields = (replace(each, type=with_readable_help(each.name, each.type, each.default)) for each in spec.fields)
+        fields = (replace(each, type=with_readable_help(each.name, each.type)) for each in spec.fields)
         return replace(spec, fields=tuple(fields))
 
     return registry
@@ -167,12 +167,15 @@ def make_optional(spec: "PrimitiveConstructorSpec[Any]") -> "PrimitiveConstructo
     )
 
 
-def with_readable_help(name: str, hint: Any, default: Any) -> Any:
+def with_readable_help(name: str, hint: Any) -> Any:
     """Return the type of an option with notes to tyro on how to show it in `--help`."""
     from tyro.conf import FlagCreatePairsOff, arg
 
     if hint is bool and name.startswith("no_"):
         hint = FlagCreatePairsOff[bool]
-    if default is None or default is False or default == ():
-        return Annotated[hint, arg(help_behavior_hint="")]  # "(default: None)" says nothing; the option's own text does
-    return hint
+    return Annotated[hint, arg(help_behavior_hint=format_default)]
+
+
+def format_default(default: str) -> str:
+    """Return the end of an option's help; what an unset option or flag does is said by its own text."""
+    return "" if default in ("None", "False", "") else f"(default: {default})"
