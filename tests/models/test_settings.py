@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 
 import pytest
 
 from tests.test_package import BLOCK_TORCH
+from vitrine import load_model
+from vitrine.cli import main
 from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 from vitrine.models.settings import CHECKPOINT_SETTINGS, ModelSettings
@@ -129,6 +132,23 @@ def test_a_checkpoint_takes_only_changes_that_its_weights_allow() -> None:
     for key, value in refused.items():
         with pytest.raises(ValueError, match=rf"model\.{key}=.*model\.checkpoint"):
             ModelSettings(checkpoint="weights", **{key: value})
+
+
+def test_a_new_head_without_layers_reads_the_pool_again() -> None:
+    assert ModelSettings(checkpoint="weights", readout_layers=()).readout_changes == {"readout_layers": (), "readout": None}
+    assert ModelSettings(checkpoint="weights", readout="mean").readout_changes == {"readout": "mean"}
+    assert ModelSettings(checkpoint="weights").readout_changes == {}
+
+
+def test_heads_of_several_layers_are_trained_and_fine_tuned_from_the_command_line(tmp_path: Path) -> None:
+    short = ["--total-steps", "2", "--optim.warmup-steps", "1", "--out"]
+    main(["train", "digits", "--model.readout-layers", "0", "3", *short, str(tmp_path / "a")])
+    first = load_model(tmp_path / "a" / "model")
+    assert (first.config.readout_layers, first.head.in_features) == ((0, 3), 2 * first.config.width)
+    assert first.head.weight.any()
+    main(["finetune", str(tmp_path / "a" / "model"), "digits", "--model.readout-layers", "3", *short, str(tmp_path / "b")])
+    second = load_model(tmp_path / "b" / "model")
+    assert (second.config.readout_layers, second.head.in_features) == ((3,), second.config.width)
 
 
 def test_a_checkpoint_has_to_be_loaded_to_be_known() -> None:

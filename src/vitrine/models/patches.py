@@ -25,6 +25,11 @@ class PatchEmbedding(nn.Module):
         return self.projection(cut_patches(images, self.patch_size))  # (B, N, D)
 
 
+def compute_stride(patch_size: int, stem_stages: tuple[int, ...] | None) -> int:
+    """Return the pixels from one patch to the next; `stem_stages` is None for a model without a ResNet stem."""
+    return patch_size if stem_stages is None else patch_size * 2 ** (2 + max(0, len(stem_stages) - 1))
+
+
 def cut_patches(images: Tensor, patch_size: int) -> Tensor:
     """Cut images (B, C, H, W) into patches (B, N, C * P * P) in raster order; incomplete ones at the edges are dropped."""
     b, c, height, width = images.shape
