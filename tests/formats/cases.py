@@ -119,11 +119,14 @@ def plain_vits(draw: st.DrawFn, pools: tuple[str, ...] = ("class",)) -> ViTConfi
 def vits(draw: st.DrawFn) -> ViTConfig:
     plain = draw(plain_vits(("class", "class", "mean", "map")))
     distillation = plain.pool == "class" and draw(st.booleans())
+    hidden_head = not distillation and draw(st.booleans())
+    has_plain_head = not (plain.pool == "map" or distillation or hidden_head)
     return replace(
         plain,
+        readout_layers=(plain.depth - 1,) if has_plain_head and draw(st.integers(0, 4)) == 0 else (),
         mlp=draw(st.sampled_from(["gelu", "gelu", "swiglu"])),
         norm_after_pool=plain.pool == "mean" and draw(st.booleans()),
-        hidden_head=not distillation and draw(st.booleans()),
+        hidden_head=hidden_head,
         class_token=plain.pool == "class" or draw(st.booleans()),
         num_registers=draw(st.sampled_from([0, 0, 2])),
         distillation_token=distillation,

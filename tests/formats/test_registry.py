@@ -117,6 +117,7 @@ def test_prefixes_of_torchs_wrappers_are_removed(wrapping: str) -> None:
         AxialConfig(**cases.SMALL, num_classes=3),
         ViTConfig(**cases.SMALL, position="relative", num_registers=2),
         ViTConfig(**cases.SMALL, position="learned-2d", position_insertion="every-layer", pool="map"),
+        ViTConfig(**cases.SMALL, readout_layers=(0, 1), readout="both", num_classes=3),
         ResNetConfig(stages=(1,), style="post-activation", width_factor=0.5, image_size=(32, 40)),
     ],
 )
@@ -126,6 +127,14 @@ def test_models_that_only_our_format_holds(config: ModelConfig, tmp_path: Path) 
     again = load_checkpoint(tmp_path / "out")  # no warning: nothing is assumed
     assert again.model.config == config
     assert_same_weights(again.model, checkpoint.model)
+
+
+def test_a_head_of_several_layers_is_unsupported_elsewhere(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(ViTConfig(**cases.SMALL, readout_layers=(0, 1), num_classes=3))
+    for name in set(FORMAT_NAMES) - {"vitrine", "bit"}:
+        with pytest.raises(ValueError, match=r"readout_layers=\(0, 1\)"):
+            save_quietly(checkpoint, tmp_path / f"out{cases.ENDINGS[name]}", name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_our_folder(tmp_path: Path) -> None:

@@ -211,11 +211,6 @@ def describe_assumption(name: str, value: Any) -> str:
     return f"{resize}, {value.interpolation}, {scale} {option}"
 
 
-def compute_stride(patch_size: int, stem_stages: tuple[int, ...] | None) -> int:
-    """Return the pixels from one patch to the next; `stem_stages` is None for a model without a ResNet stem."""
-    return patch_size if stem_stages is None else patch_size * 2 ** (2 + max(0, len(stem_stages) - 1))
-
-
 def compute_grid(image_size: tuple[int, int], patch_size: int, stem_stages: tuple[int, ...] | None) -> tuple[int, int]:
     """Return rows and columns of patches of an image; `stem_stages` is None for a model without a ResNet stem."""
     rows, columns = image_size if stem_stages is None else resnet_grid(image_size, len(stem_stages))
@@ -226,12 +221,14 @@ def compute_grid(image_size: tuple[int, int], patch_size: int, stem_stages: tupl
 
 
 def require_transformer(fmt: CheckpointFormat, config: ModelConfig, *, hybrid: bool = False) -> ViTConfig:
-    """Return the config if it is a ViT (or hybrid) whose positions fit a table at the stem; raise `unsupported` otherwise."""
+    """Return the config if it is a ViT (or hybrid) with positions at the stem and a plain head; else raise `unsupported`."""
     if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
         raise fmt.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
     assert isinstance(config, ViTConfig)
     if config.position == "relative" or config.position_insertion != "stem":
         raise fmt.unsupported(f"positions of the kind {config.position}, inserted {config.position_insertion}")
+    if config.readout_layers:
+        raise fmt.unsupported(f"a head that reads several layers (readout_layers={config.readout_layers})")
     return config
 
 

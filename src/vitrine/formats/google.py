@@ -18,7 +18,6 @@ from vitrine.formats.base import (
     ForeignCheckpoint,
     InferredModel,
     add_class_positions,
-    compute_stride,
     fold_class_positions,
     positions_to_table,
     reject_options,
@@ -33,6 +32,7 @@ from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
 from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
+from vitrine.models.patches import compute_stride
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 STACK = "Transformer/encoderblock/"

@@ -18,7 +18,6 @@ from vitrine.formats.base import (
     ForeignCheckpoint,
     InferredModel,
     compute_grid,
-    compute_stride,
     fold_class_positions,
     positions_to_table,
     reject_options,
@@ -35,6 +34,7 @@ from vitrine.formats.tensor_files import Tensors
 from vitrine.formats.tensor_mapping import TensorMapping, map_layer
 from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
+from vitrine.models.patches import compute_stride
 
 PATCHES = "patch_embed.proj.weight"
 BACKBONE = "patch_embed.backbone"

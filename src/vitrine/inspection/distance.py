@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from vitrine.engines.engine import stream_attention
-from vitrine.formats.base import compute_stride
 from vitrine.inspection.attention import check_full_grid, count_layers
 from vitrine.models.config import HybridConfig, ViTConfig
 from vitrine.models.model import Model
+from vitrine.models.patches import compute_stride
 
 
 @dataclass(frozen=True)
