@@ -1,7 +1,7 @@
-"""What each of several processes does for test_parallel.py; `torchrun .. -m tests.training.parallel_worker FOLDER` does it all.
+"""What each of two processes does for test_parallel.py, started by `torchrun .. -m tests.training.parallel_worker FOLDER`.
 
-Everything here runs on one process, too, and the tests compare the two. What breaks is written down as its error, so that one
-broken case does not hide the others.
+Everything here runs on one process too, and the tests compare the two. Errors are recorded as results, so that one failing
+case does not hide the others.
 """
 
 import faulthandler
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
+from tests.training.recording import Recorder
 from vitrine.core.runtime import Runtime, start_runtime
 from vitrine.data.augment.transforms import EvalTransform, TrainTransform
 from vitrine.data.batch import Batch
@@ -33,7 +34,7 @@ from vitrine.objectives.objective import LossOutput
 from vitrine.objectives.supervised import Supervised
 from vitrine.training.config import MachineConfig, OptimConfig, Sharding
 from vitrine.training.ema import WeightEma
-from vitrine.training.loop import Hook, Metrics, fit
+from vitrine.training.loop import Metrics, fit
 from vitrine.training.optimizer import build_optimizer, freeze
 from vitrine.training.parallel import Parallel
 from vitrine.training.state import Tensors, TrainState, gather_model, gather_training, restore
@@ -50,6 +51,7 @@ QUICK = OptimConfig(learning_rate=3e-3)
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT-Ti/8", SMALL),
     "rich": ("ViT-Ti/8", SMALL | {"pool": "map", "num_registers": 3, "layer_scale": 0.1, "hidden_head": True}),
+    "readout": ("ViT-Ti/8", SMALL | {"readout_layers": (0, 1), "readout": "both"}),
     "axial": ("Axial-ViT-Ti/8", SMALL),
     "hybrid": ("R26+ViT-Ti/32", SMALL | STEM),
     "resnet": ("R50x1", {"image_size": 32, "stages": (1, 2), "width_factor": 0.25, "num_groups": 4}),
@@ -58,7 +60,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How a run differs from the usual one."""
+    """How a run differs from the default one."""
 
     sharding: Sharding = "ddp"
     accumulation_steps: int = 1
@@ -85,7 +87,7 @@ NUM_SHORT_STEPS = 3
 
 
 def build_source(num_images: int, side: int) -> ArraySource:
-    """Noise that is brighter for some classes than for others, so that there is something to learn."""
+    """Noise whose brightness depends on the class, so that there is something to learn."""
     generator = np.random.default_rng(num_images)
     labels = generator.integers(len(CLASSES), size=num_images)
     noise = generator.integers(0, 128, (num_images, side, side, 3))
@@ -93,7 +95,7 @@ def build_source(num_images: int, side: int) -> ArraySource:
 
 
 class Running:
-    """A run of a case: what `vitrine.run` makes of a recipe, in few words."""
+    """A run of a case: what `vitrine.run` builds from a recipe, in short."""
 
     def __init__(self, runtime: Runtime, case: Case, kind: type[Supervised] = Supervised) -> None:
         torch.manual_seed(0)
@@ -115,7 +117,7 @@ class Running:
         self.records: list[Metrics] = []
 
     def train(self, num_steps: int, every: int = 1) -> list[float]:
-        """On to so many steps of a run of NUM_STEPS; the losses of those that were done now, read every so many steps."""
+        """Train up to a step of a run of NUM_STEPS steps; return the losses, read every few steps."""
         loader = Loader(
             build_source(40, self.preprocessing.crop[0]),  # epochs end within batches
             TrainTransform(AugmentConfig(crop="pad", padding=1), self.preprocessing),
@@ -124,12 +126,7 @@ class Running:
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
         )
-        records: list[Metrics] = []
-
-        def note(state: TrainState, record: Metrics) -> None:
-            records.append(record)
-            state.is_stopped = state.step == num_steps
-
+        callback = Recorder(lambda step: step % every == 0 or step == num_steps, stop_at=num_steps)
         self.state.is_stopped = False
         fit(
             self.state,
@@ -139,10 +136,10 @@ class Running:
             parallel=self.parallel,
             runtime=self.runtime,
             accumulation_steps=self.case.accumulation_steps,
-            hooks=(Hook(lambda step: step % every == 0 or step == num_steps, note),),
+            callback=callback,
         )
-        self.records += records
-        return [record["loss"] for record in records]
+        self.records += callback.records
+        return [record["loss"] for record in callback.records]
 
     def gather(self) -> tuple[Tensors, Tensors]:
         """Copies, because on one process these are the weights themselves."""
@@ -168,9 +165,9 @@ class Running:
     def evaluate(self) -> list[float]:
         """Counts of hits, and a sum over features."""
         with self.parallel.evaluating():
-            counts = count_hits(self.objective.classify, self.read_test_images(), self.runtime.device)
+            counts = count_hits(self.objective.logits, self.read_test_images(), self.runtime.device)
             with torch.no_grad():
-                sums = [self.objective.featurise(batch.image).double().square().sum() for batch in self.read_test_images()]
+                sums = [self.objective.features(batch.image).double().square().sum() for batch in self.read_test_images()]
         return self.runtime.sum(torch.stack([*counts, torch.stack(sums).sum()])).tolist()
 
 
@@ -224,7 +221,7 @@ def run_evaluated(runtime: Runtime, case: Case) -> dict[str, Any]:
     losses = running.train(2)
     counts.append(running.evaluate())
     assert running.state.average is not None
-    with running.state.average.applied():
+    with running.state.average.swapped_in():
         counts.append(running.evaluate())
     running.gather()
     losses += running.train(5)
