@@ -173,7 +173,7 @@ def load_masked_objective(model: str | Path) -> MaskedPatches | None:
 
     path = Path(model)
     run = RunFolder(path.parent)
-    is_run = path.is_dir() and run.recipe.is_file() and run.is_readable()
+    is_run = path.is_dir() and run.recipe.is_file() and run.has_valid_recipe()
     if not is_run or run.read_recipe().objective != "masked-patches":
         return None
     if next(run.list_checkpoints(), None) is None:
