@@ -1,4 +1,4 @@
-"""Axial blocks: rows do not see each other in the first half, columns not in the second."""
+"""Axial blocks against plain attention within each row and column."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Hybrids: the stem is the post-activation ResNet, the rest is the ViT, and names give the paper's shapes."""
+"""Hybrids: a post-activation ResNet as stem, then a ViT; names give the paper's shapes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Both ResNets against Hugging Face's BiT with the same random weights, and what it cannot show against closed forms."""
+"""Both ResNet styles against Hugging Face's BiT with the same random weights, and their parts against closed forms."""
 
 from typing import Any
 
@@ -108,7 +108,7 @@ def test_same_padding_is_tfs(size: int, kernel: int, before_and_after: tuple[int
 
 @torch.no_grad()
 def test_the_zeros_around_bits_pool_are_not_neutral() -> None:
-    """With negative values everywhere, a pool padded with zeros answers 0 at the border, one padded with -inf would not."""
+    """Check negative values: a pool padded with zeros returns 0 at the border, one padded with -inf would not."""
     model = build_filled("R26x0.25", image_size=32)
     model.root.conv.forward = lambda images: torch.full((1, 16, 16, 16), -1.0)
     pooled = model.root(torch.zeros(1, 3, 32, 32))
@@ -123,7 +123,7 @@ def test_groups_are_at_most_32_and_divide_the_channels(channels: int, groups: in
 
 
 @torch.no_grad()
-def test_miniatures_take_any_stages_and_width() -> None:
+def test_small_resnets_take_any_stages_and_width() -> None:
     for changes in (
         {"stages": (1,)},
         {"stages": (1, 2), "width_factor": 0.3},

@@ -55,7 +55,7 @@ def test_every_setting_arrives_in_the_config(name: str) -> None:
     assert {key: getattr(config, key) for key in VALUES[name]} == VALUES[name]
 
 
-def test_no_setting_is_left_out_above() -> None:
+def test_every_setting_has_a_value_above() -> None:
     tried = {key for values in VALUES.values() for key in values} | {"name", "checkpoint", "preprocess", "image_size"}
     assert {field.name for field in fields(ModelSettings)} == tried
 

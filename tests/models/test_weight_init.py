@@ -1,4 +1,4 @@
-"""Measured spreads of fresh weights against the rules of the released code."""
+"""Fresh weights: measured distributions against the initialisers of the released code."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_patches_and_hidden_head_are_lecun_normal(state: dict[str, Tensor]) -> N
     for name, fan_in in (("patches.projection", 16 * 16 * 3), ("hidden_head.dense", WIDTH)):
         weight, std = state[f"{name}.weight"], math.sqrt(1 / fan_in)
         assert weight.std().item() == pytest.approx(std, rel=0.01)
-        # Cut at two deviations of the normal before correction.
+        # Truncated at two deviations of the normal before correction.
         assert weight.abs().max().item() == pytest.approx(2 * std / 0.87962566, rel=0.01)
         assert not state[f"{name}.bias"].any()
 
