@@ -1,9 +1,9 @@
-"""What the training loop costs: a step of `fit` beside the same step written out, `python benchmarks/fit.py`.
+"""Overhead of the training loop: a step of `fit` against the same step written by hand, `python benchmarks/fit.py`.
 
-Written out it is: normalise, forward pass, cross-entropy, backward pass, AdamW, gradients cleared. `fit` also seeds, sets the
-rate, clips, measures, and reports every 10 steps. A third contestant is the step written out with clipping, which shows how
-much of the difference that is. They take turns step by step: while `fit` waits for its next batch, the others have theirs.
-About 10 minutes on two cores; `--json FILE` keeps the figures.
+By hand: normalise, forward pass, cross-entropy, backward pass, AdamW, clear gradients. `fit` also seeds, sets the learning
+rate, clips, computes metrics and reads them every 10 steps. A third contestant, by hand with clipping, shows how much of the
+difference is due to that. They take turns step by step: while `fit` waits for its next batch, the others step.
+About 10 minutes on two cores; `--json FILE` saves the figures.
 """
 
 import statistics
@@ -32,19 +32,19 @@ from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.supervised import Supervised
 from vitrine.training.config import MachineConfig, OptimConfig
-from vitrine.training.loop import Hook, Metrics, fit
+from vitrine.training.loop import MetricAverager, fit
 from vitrine.training.optimizer import build_optimizer
 from vitrine.training.parallel import Parallel
 from vitrine.training.state import TrainState
 
-PLAIN, CLIPPED, FIT = "written out", "written out, clipping", "fit"
+PLAIN, CLIPPED, FIT = "by hand", "by hand, clipping", "fit"
 MAX_RATIO = 1.03
 WARM_UP_STEPS = 3
-ROUND_STEPS = 10  # as many as there are from one report to the next, so that each round has one
+ROUND_STEPS = 10  # steps between two reads of the metrics, so that each round has one
 NUM_BATCHES = 4
 MODEL, IMAGE_SIZE = "ViT-Ti/16", (224, 224)
 PREPROCESSING = build_inception_preprocessing(IMAGE_SIZE)
-# A small rate, because there are few batches: learnt by heart, their gradients would become denormal and slow.
+# A small learning rate: once these few batches are memorised, gradients would become denormal and slow.
 OPTIM = OptimConfig(learning_rate=1e-6, decay="constant", max_grad_norm=1.0)
 
 PlainStep = Callable[[Batch], None]
@@ -53,7 +53,7 @@ Seconds = dict[str, float]
 
 def main(rounds: int = 6, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
     if rounds < 2:
-        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(threads)
     results: dict[str, list[Figure]] = {}
     for batch_size in batch_sizes:
@@ -66,11 +66,11 @@ def main(rounds: int = 6, batch_sizes: tuple[int, ...] = (32, 16), threads: int 
 
 
 def measure(batch_size: int, rounds: int, title: str) -> list[Seconds]:
-    """For each round, the seconds that each contestant took for a step, on average. All begin with the same weights."""
+    """Return for each round the mean seconds per step of each contestant. All start with the same weights."""
     torch.manual_seed(0)
     model, batches = build_network(num_classes=1000), build_batches(batch_size, num_classes=1000)
     others = {PLAIN: build_plain(deepcopy(model), None), CLIPPED: build_plain(deepcopy(model), OPTIM.max_grad_norm)}
-    total_steps = WARM_UP_STEPS + rounds * ROUND_STEPS + 1  # one more, since a step's time is known when the next begins
+    total_steps = WARM_UP_STEPS + rounds * ROUND_STEPS + 1  # one more: a step ends when the next batch is requested
     turns: list[Seconds] = []
     shown = track(islice(cycle(batches), total_steps), title, total_steps, console=Console(stderr=True), transient=True)
     run_fit(model, take_turns(iter(shown), others, turns), total_steps)
@@ -82,10 +82,10 @@ def measure(batch_size: int, rounds: int, title: str) -> list[Seconds]:
 
 
 def take_turns(batches: Iterator[Batch], others: dict[str, PlainStep], turns: list[Seconds]) -> Iterator[Batch]:
-    """Batches for `fit`, which is timed from being given one to asking for the next; before each, the others step."""
+    """Yield batches to `fit`, timed from one request to the next; before each, the other contestants step."""
     names = list(others)
     for batch in batches:
-        names.reverse()  # what the one before left in the caches matters
+        names.reverse()  # what the previous one left in the caches matters
         seconds = {}
         for name in names:
             start = time.perf_counter()
@@ -97,7 +97,7 @@ def take_turns(batches: Iterator[Batch], others: dict[str, PlainStep], turns: li
 
 
 def build_network(num_classes: int, **changes: Any) -> Model[Any]:
-    """With all weights drawn: a head that starts at zero would hand zero gradients to its network."""
+    """Build the model with random weights everywhere: a zero head would give zero gradients to the encoder."""
     model = build_model(MODEL, image_size=IMAGE_SIZE, num_classes=num_classes, **changes)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -118,7 +118,7 @@ def build_batches(batch_size: int, num_classes: int) -> list[Batch]:
 
 
 def build_plain(model: nn.Module, max_grad_norm: float | None) -> PlainStep:
-    """Normalised by our function too, so that what differs is the loop."""
+    """Return a training step written by hand; it normalises with the same function as `fit`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=OPTIM.learning_rate, weight_decay=OPTIM.weight_decay)
     model.train()
 
@@ -132,14 +132,21 @@ def build_plain(model: nn.Module, max_grad_norm: float | None) -> PlainStep:
     return step
 
 
+class ReadEachRound:
+    """Callback that reads the metrics once per round, as a run does for its log."""
+
+    def after_step(self, state: TrainState, metrics: MetricAverager, lr: float) -> None:
+        if state.step % ROUND_STEPS == 0:
+            metrics.read()
+
+
 def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> None:
+    """Train by `fit` on one CPU process."""
     runtime = Runtime(torch.device("cpu"))
     objective = Supervised(model, PREPROCESSING, SupervisedConfig())
     parallel = Parallel(objective, MachineConfig(precision="float32"), runtime)
     state = TrainState(objective, build_optimizer(objective, OPTIM))
-    records: list[Metrics] = []
-    reporting = Hook(lambda step: step % ROUND_STEPS == 0, lambda _, record: records.append(record))
-    fit(state, batches, total_steps=total_steps, optim=OPTIM, parallel=parallel, runtime=runtime, hooks=(reporting,))
+    fit(state, batches, total_steps=total_steps, optim=OPTIM, parallel=parallel, runtime=runtime, callback=ReadEachRound())
 
 
 def report(title: str, figures: list[Figure]) -> None:

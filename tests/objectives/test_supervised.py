@@ -1,7 +1,8 @@
-"""Losses against closed forms, and what happens to a batch on the way."""
+"""Losses against closed forms, mixup in training, and checks of the data."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from vitrine.data.augment.mixup import mixup_batch
 from vitrine.data.batch import Batch
 from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
+from vitrine.data.source import ArraySource, Labels
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.supervised import Supervised, compute_hits, compute_losses
@@ -31,14 +33,14 @@ def build_objective(config: SupervisedConfig = SOFTMAX, mixing: MixupConfig | No
     return Supervised(model, build_inception_preprocessing((16, 16)), config, mixing, seed=5)
 
 
-def test_softmax_is_minus_the_log_of_the_share() -> None:
+def test_softmax_loss_is_minus_the_log_probability() -> None:
     first = math.exp(2) / (math.exp(2) + 1 + math.exp(-1))
     second = math.exp(0.5) / (2 * math.exp(0.5) + math.exp(3))
     expected = [-math.log(first), -math.log(second)]
     assert compute_losses(LOGITS, torch.tensor([0, 1]), SOFTMAX).tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_smoothing_moves_a_share_to_all_classes() -> None:
+def test_label_smoothing_spreads_a_fraction_over_all_classes() -> None:
     labels = torch.tensor([0, 1])
     smoothed = torch.full((2, 3), 0.3 / 3)
     smoothed[torch.arange(2), labels] += 0.7
@@ -46,7 +48,7 @@ def test_smoothing_moves_a_share_to_all_classes() -> None:
     torch.testing.assert_close(compute_losses(LOGITS, labels, SupervisedConfig(label_smoothing=0.3)), expected)
 
 
-def test_sigmoid_is_a_sum_over_classes() -> None:
+def test_sigmoid_loss_is_a_sum_over_classes() -> None:
     rows = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     expected = [
         sum(math.log1p(math.exp(-z if t else z)) for z, t in zip(row, target, strict=True))
@@ -57,12 +59,12 @@ def test_sigmoid_is_a_sum_over_classes() -> None:
     torch.testing.assert_close(one, compute_losses(LOGITS, torch.eye(3)[[2, 0]], SIGMOID))
 
 
-def test_a_hit_is_the_label_or_one_of_them() -> None:
+def test_a_hit_is_the_label_or_one_of_several() -> None:
     assert compute_hits(LOGITS, torch.tensor([0, 1])).tolist() == [True, False]
     assert compute_hits(LOGITS, torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])).tolist() == [True, False]
 
 
-def test_it_normalises_and_means_over_the_batch() -> None:
+def test_the_loss_is_the_mean_over_normalised_images() -> None:
     objective, batch = build_objective(), build_batch(torch.tensor([0, 2, 1, 1]))
     logits = objective.encoder(batch.image / 127.5 - 1)
     output = objective(batch)
@@ -73,7 +75,7 @@ def test_it_normalises_and_means_over_the_batch() -> None:
     assert all(parameter.grad is not None for parameter in objective.parameters())
 
 
-def test_mixing_is_for_training() -> None:
+def test_mixup_applies_in_training_only() -> None:
     mixing = MixupConfig(mixup=1.0)
     batch = build_batch(torch.tensor([0, 2, 1, 1]))
     objective, plain = build_objective(mixing=mixing), build_objective()
@@ -82,3 +84,23 @@ def test_mixing_is_for_training() -> None:
     torch.testing.assert_close(objective(batch).loss, compute_losses(logits, targets, SOFTMAX).mean(), rtol=1e-5, atol=1e-6)
     assert not torch.equal(objective(batch).loss, objective(build_batch(batch.target, step=4)).loss)
     torch.testing.assert_close(objective.eval()(batch).loss, plain.eval()(batch).loss)
+
+
+def build_source(labels: Labels, class_names: tuple[str, ...]) -> ArraySource:
+    return ArraySource(np.zeros((2, 16, 16, 3), np.uint8), labels, class_names, "made")
+
+
+@pytest.mark.parametrize(
+    ("labels", "class_names", "match"),
+    [
+        (Labels.none_each(2), (), "photos has no labels"),
+        (Labels.one_each([0, 0]), ("grass",), "grass"),
+        (Labels.several_each([[0, 1], [1]]), ("grass", "tree"), "sigmoid"),
+    ],
+)
+def test_softmax_needs_one_label_of_several_classes(labels: Labels, class_names: tuple[str, ...], match: str) -> None:
+    source = build_source(labels, class_names)
+    with pytest.raises(ValueError, match=match):
+        Supervised.check_data(source, SOFTMAX, "photos")
+    if class_names:
+        Supervised.check_data(source, SIGMOID, "photos")

@@ -23,7 +23,7 @@ def test_it_is_torch_s_average() -> None:
         move(model, seed)
         average.update()
         reference.update_parameters(model)
-    with average.applied():
+    with average.swapped_in():
         for ours, theirs in zip(model.parameters(), reference.module.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs)
 
@@ -35,7 +35,7 @@ def test_weights_come_back_bit_by_bit() -> None:
     average.update()
     before = [parameter.clone() for parameter in model.parameters()]
     kept = {name: value.clone() for name, value in average.values.items()}
-    with average.applied():
+    with average.swapped_in():
         assert not torch.equal(model.weight, before[0])
     assert all(torch.equal(now, then) for now, then in zip(model.parameters(), before, strict=True))
     assert all(torch.equal(average.values[name], value) for name, value in kept.items())

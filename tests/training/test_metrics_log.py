@@ -1,15 +1,9 @@
-"""Tests of training/metrics_log.py.
-
-What is read is what was written, also when the process was killed in the middle of a line or is resumed before it.
-TensorBoard's own reader finds what was written.
-The picture shows the figures that were recorded, words stand clear of each other, and matplotlib is left as it was.
-"""
+"""metrics.jsonl after crashes and resumes, event files read by TensorBoard itself, and curves read back from the figure."""
 
 import itertools
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,17 +20,28 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vitrine.training.metrics_log import (
     CurveRecord,
+    MetricNames,
     MetricsLog,
     TensorBoard,
     collect_curves,
     draw_figure,
-    is_accuracy,
-    is_evaluated,
-    is_loss,
     plot_curves,
     read_records,
 )
 
+NAMES = MetricNames(
+    ("accuracy",),
+    {
+        "held_out_loss": "held out",
+        "held_out_top1": "held out top-1",
+        "held_out_top5": "held out top-5",
+        "val_loss": "val",
+        "val_top1": "val top-1",
+        "val_top5": "val top-5",
+        "few_shot_5": "few-shot 5",
+        "few_shot_10": "few-shot 10",
+    },
+)
 RECORDS = [{"step": step, "loss": 1 / step, "rate": 0.1 + step} for step in (10, 20, 30)]
 
 
@@ -51,7 +56,7 @@ def write(path: Path, records: list[dict[str, float]], start_step: int = 0) -> N
             metrics.write(record)
 
 
-def test_records_come_back_exactly(path: Path) -> None:
+def test_records_are_read_as_they_were_written(path: Path) -> None:
     write(path, RECORDS)
     assert read_records(path) == RECORDS
     assert [json.loads(line) for line in path.read_text().splitlines()] == RECORDS
@@ -67,14 +72,14 @@ def test_a_record_can_be_read_as_soon_as_it_is_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_null(value: float, path: Path) -> None:
+def test_values_that_are_not_finite_become_null(value: float, path: Path) -> None:
     write(path, [{"step": 1, "loss": value}])
     assert path.read_text() == '{"step": 1, "loss": null}\n'  # NaN is not JSON, and others' readers stop at it
     assert read_records(path) == [{"step": 1, "loss": None}]
 
 
 @pytest.mark.parametrize(("start_step", "num_kept"), [(0, 0), (9, 0), (10, 1), (25, 2), (30, 3), (99, 3)])
-def test_a_resumed_run_writes_its_steps_once(start_step: int, num_kept: int, path: Path) -> None:
+def test_a_resumed_run_replaces_the_records_of_repeated_steps(start_step: int, num_kept: int, path: Path) -> None:
     write(path, RECORDS)
     again = [{"step": start_step + 1, "loss": 7.0}]
     write(path, again, start_step)
@@ -82,7 +87,7 @@ def test_a_resumed_run_writes_its_steps_once(start_step: int, num_kept: int, pat
     assert [beside.name for beside in path.parent.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_line_cut_at_any_place_is_dropped_alone(path: Path) -> None:
+def test_only_a_cut_off_line_is_dropped(path: Path) -> None:
     write(path, RECORDS)
     whole = path.read_bytes()
     start = whole.rindex(b"\n", 0, -1) + 1
@@ -93,7 +98,7 @@ def test_a_line_cut_at_any_place_is_dropped_alone(path: Path) -> None:
         assert read_records(path) == [*RECORDS[:2], {"step": 40}]
 
 
-def test_a_line_that_lacks_only_its_end_counts(path: Path) -> None:
+def test_a_line_without_its_line_break_counts(path: Path) -> None:
     write(path, RECORDS)
     path.write_bytes(path.read_bytes()[:-1])
     assert read_records(path) == RECORDS
@@ -102,7 +107,7 @@ def test_a_line_that_lacks_only_its_end_counts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", [b"\0\0\0\0", b"\xff", b'{"step": 4', b"[1]", b"17"])
-def test_whatever_a_crash_left_at_the_end_is_dropped(rest: bytes, path: Path) -> None:
+def test_garbage_at_the_end_is_dropped(rest: bytes, path: Path) -> None:
     write(path, RECORDS)
     with path.open("ab") as file:
         file.write(rest)
@@ -111,7 +116,7 @@ def test_whatever_a_crash_left_at_the_end_is_dropped(rest: bytes, path: Path) ->
     assert read_records(path) == [*RECORDS, {"step": 40}]
 
 
-def test_a_file_is_not_written_anew_without_need(path: Path) -> None:
+def test_a_file_is_rewritten_only_if_records_are_dropped(path: Path) -> None:
     write(path, RECORDS)
     before = path.stat().st_ino
     write(path, [{"step": 40}], start_step=30)
@@ -121,29 +126,27 @@ def test_a_file_is_not_written_anew_without_need(path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "loss 3", "[]", '{"loss": 1}', '{"step": null}', '{"step": "1"}', "{"])
-def test_a_file_of_another_kind_is_named_and_left_alone(line: str, path: Path) -> None:
+def test_another_file_is_named_and_left_unchanged(line: str, path: Path) -> None:
     text = f'{{"step": 1}}\n{line}\n{{"step": 3}}\n'
     path.write_text(text)
-    with pytest.raises(
-        ValueError, match=r"^Line 2 of .*metrics\.jsonl must be a record of a run, .* delete it, or move the file\.$"
-    ):
+    with pytest.raises(ValueError, match=r"Line 2 of .*metrics\.jsonl"):
         MetricsLog(path, 0)
     assert path.read_text() == text
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist\. Create it first\."):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         MetricsLog(tmp_path / "nowhere" / "metrics.jsonl", 0)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_full_disk_costs_a_sentence(path: Path) -> None:
+def test_a_full_disk_is_reported(path: Path) -> None:
     metrics = MetricsLog(path, 0)
     metrics.write(RECORDS[0])
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, metrics.file.fileno())
     os.close(full)
-    sentence = r"metrics\.jsonl cannot be written, because the disk is full: make room"
+    sentence = r"metrics\.jsonl.*disk is full"
     with pytest.raises(OSError, match=sentence):
         metrics.write(RECORDS[1])
     with pytest.raises(OSError, match=sentence), metrics:
@@ -167,24 +170,13 @@ def test_nothing_is_lost_when_a_run_is_killed(path: Path) -> None:
     assert [record["step"] for record in read_records(path)] == list(range(1, 101))
 
 
-@pytest.mark.parametrize(
-    ("names", "answer"),
-    [
-        (("held_out_top1", "held_out_loss", "val_top1", "few_shot_5"), True),
-        (("loss", "accuracy", "rate", "grad_norm", "images_per_s", "waited", "step", "value_loss"), False),
-    ],
-)
-def test_evaluations_are_known_by_their_names(names: tuple[str, ...], answer: bool) -> None:
-    assert {is_evaluated(name) for name in names} == {answer}
-
-
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     return {tag: {event.step: event.value for event in reader.Scalars(tag)} for tag in reader.Tags()["scalars"]}
 
 
-def test_every_figure_is_a_scalar_under_its_group(tmp_path: Path) -> None:
-    with TensorBoard(tmp_path / "events") as board:
+def test_every_metric_is_a_scalar_in_its_group(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path / "events", evaluation=NAMES.evaluation) as board:
         board.write({"step": 10, "loss": 2.5, "rate": 0.125})
         board.write(
             {"step": 20, "loss": 1.5, "rate": 0.25, "waited": 0, "held_out_top1": 0.5, "val_top1": 1, "few_shot_5": 0.75}
@@ -200,13 +192,13 @@ def test_every_figure_is_a_scalar_under_its_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_written_too(value: float, tmp_path: Path) -> None:
+def test_tensorboard_gets_values_that_are_not_finite(value: float, tmp_path: Path) -> None:
     with TensorBoard(tmp_path) as board:
         board.write({"step": 1, "loss": value})
     assert str(read_scalars(tmp_path)["train/loss"][1]) == str(value)
 
 
-def test_steps_that_a_resumed_run_makes_again_are_shown_once(tmp_path: Path) -> None:
+def test_tensorboard_shows_repeated_steps_once(tmp_path: Path) -> None:
     """Of a name too: a step evaluated before the interruption, and not after it, is gone."""
     with TensorBoard(tmp_path, start_step=0) as board:
         for step in (10, 20, 30):
@@ -229,11 +221,10 @@ def test_an_error_loses_no_record(tmp_path: Path) -> None:
     assert len(read_scalars(tmp_path)["train/loss"]) == 50
 
 
-def test_a_missing_package_costs_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)  # which has found it before
-    sentence = f"Event files in {tmp_path} need tensorboard, which is not installed: pip install 'vitrine[tensorboard]'."
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+    with pytest.raises(ValueError, match=r"pip install .*tensorboard"):
         TensorBoard(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -260,8 +251,10 @@ def make_records(total_steps: int = 20_000, num_records: int = 100) -> list[dict
 
 
 def draw(records: list[dict[str, float | None]], title: str = "ViT-S/16 on flowers") -> Figure:
-    losses, rates = collect_curves(records, is_loss), collect_curves(records, lambda name: name == "rate")
-    figure = draw_figure(losses, collect_curves(records, is_accuracy, scale=100.0), rates, title)
+    losses = [name for name in ("loss", *NAMES.evaluation) if name.endswith("loss")]
+    accuracies = [name for name in ("accuracy", *NAMES.evaluation) if not name.endswith("loss")]
+    curves = (collect_curves(records, losses), collect_curves(records, accuracies, scale=100.0))
+    figure = draw_figure(*curves, collect_curves(records, ["rate"]), title, NAMES)
     FigureCanvasAgg(figure).draw()
     return figure
 
@@ -270,7 +263,7 @@ def read_lines(panel: Axes) -> dict[str, np.ndarray]:
     return {str(line.get_label()): np.array(line.get_xydata()) for line in panel.get_lines()}
 
 
-def test_curves_are_the_recorded_figures() -> None:
+def test_curves_show_the_recorded_values() -> None:
     records = make_records()
     drawn = {axes.get_ylabel(): read_lines(axes) for axes in draw(records).axes}
     assert list(drawn["loss"]) == ["training", "held out"]
@@ -318,7 +311,7 @@ MORE = {"val_loss": 2.0, "val_top5": 0.9, "held_out_top5": 0.95, "few_shot_10": 
     ("total_steps", "title", "more"),
     [(100, "flowers", {}), (3_000_000, "flowers", MORE), (20_000, "a title of many words " * 12, MORE)],
 )
-def test_words_stand_clear_of_each_other(total_steps: int, title: str, more: dict[str, float]) -> None:
+def test_texts_do_not_overlap(total_steps: int, title: str, more: dict[str, float]) -> None:
     figure = draw([record | (more if "val_top1" in record else {}) for record in make_records(total_steps)], title)
     boxes = list_boxes(figure)
     assert len(boxes) > 20
@@ -330,8 +323,8 @@ def test_words_stand_clear_of_each_other(total_steps: int, title: str, more: dic
     assert outside == []
 
 
-def test_the_picture_is_a_png_of_two_panels(tmp_path: Path) -> None:
-    assert plot_curves(make_records(), tmp_path / "curves.png", "ViT-S/16 on flowers")
+def test_the_figure_is_a_png_with_two_panels(tmp_path: Path) -> None:
+    assert plot_curves(make_records(), tmp_path / "curves.png", "ViT-S/16 on flowers", NAMES)
     with Image.open(tmp_path / "curves.png") as image:
         assert (image.format, image.size) == ("PNG", (1536, 576))
         pixels = np.array(image.convert("RGB"))
@@ -344,7 +337,7 @@ def test_the_picture_is_a_png_of_two_panels(tmp_path: Path) -> None:
 def test_without_accuracies_there_is_one_panel(tmp_path: Path) -> None:
     wanted = ("step", "loss", "rate", "held_out_loss")
     records = [{name: value for name, value in record.items() if name in wanted} for record in make_records()]
-    assert plot_curves(records, tmp_path / "curves.png", "masked patches")
+    assert plot_curves(records, tmp_path / "curves.png", "masked patches", NAMES)
     with Image.open(tmp_path / "curves.png") as image:
         assert image.size == (768, 576)
     assert {axes.get_ylabel() for axes in draw(records).axes} == {"loss", "learning rate"}
@@ -352,25 +345,29 @@ def test_without_accuracies_there_is_one_panel(tmp_path: Path) -> None:
 
 def test_without_losses_there_is_one_panel(tmp_path: Path) -> None:
     records: list[dict[str, float | None]] = [{"step": 5, "few_shot_5": 0.4}, {"step": 9, "few_shot_5": 0.5, "rate": 0.1}]
-    assert plot_curves(records, tmp_path / "curves.png", "few-shot")
+    assert plot_curves(records, tmp_path / "curves.png", "few-shot", NAMES)
     assert [axes.get_ylabel() for axes in draw(records).axes] == ["accuracy (%)"]
 
 
+def test_metrics_that_nobody_declared_are_not_plotted(tmp_path: Path) -> None:
+    assert not plot_curves([{"step": 1, "grad_norm": 2.0, "val_top1": 0.5}], tmp_path / "curves.png", "title", MetricNames())
+
+
 @pytest.mark.parametrize("step", [0, 1000])
-def test_one_record_is_seen(step: int) -> None:
+def test_a_single_record_is_visible(step: int) -> None:
     records: list[dict[str, float | None]] = [{"step": step, "loss": 7.0, "accuracy": 0.0, "rate": 0.0}]
     for axes in draw(records).axes:
         assert [line.get_marker() for line in axes.get_lines()] == ["."]
 
 
 @pytest.mark.parametrize("records", [[], [{"step": 1}], [{"step": 1, "grad_norm": 2.0}], [{"step": 1, "loss": None}]])
-def test_nothing_to_show_is_no_file(records: list[CurveRecord], tmp_path: Path) -> None:
-    assert not plot_curves(records, tmp_path / "curves.png", "nothing")
+def test_without_curves_no_file_is_written(records: list[CurveRecord], tmp_path: Path) -> None:
+    assert not plot_curves(records, tmp_path / "curves.png", "nothing", NAMES)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf])
-def test_what_was_not_finite_is_a_gap(bad: float | None) -> None:
+def test_values_that_are_not_finite_are_gaps(bad: float | None) -> None:
     records: list[dict[str, float | None]] = [{"step": step, "loss": 1.0 + step} for step in range(40)]
     for record in records[10:15]:
         record["loss"] = bad
@@ -380,8 +377,8 @@ def test_what_was_not_finite_is_a_gap(bad: float | None) -> None:
 
 
 @pytest.mark.parametrize("title", ["from $5 to $6_ in 花 🌷", ""])
-def test_any_title_will_do(title: str, tmp_path: Path) -> None:
-    assert plot_curves([{"step": 1, "loss": 2.0}], tmp_path / "curves.png", title)
+def test_any_title_can_be_drawn(title: str, tmp_path: Path) -> None:
+    assert plot_curves([{"step": 1, "loss": 2.0}], tmp_path / "curves.png", title, NAMES)
 
 
 UNTOUCHED = """
@@ -391,11 +388,12 @@ import vitrine.training.metrics_log
 assert "matplotlib" not in sys.modules
 import matplotlib
 before = matplotlib.rcParams.copy()
-assert vitrine.training.metrics_log.plot_curves([{"step": 1, "loss": 2.0}], Path(sys.argv[1]), "title")
+names = vitrine.training.metrics_log.MetricNames()
+assert vitrine.training.metrics_log.plot_curves([{"step": 1, "loss": 2.0}], Path(sys.argv[1]), "title", names)
 assert dict.__eq__(matplotlib.rcParams, before)  # its own __eq__ asks for the backend, and so chooses one
 assert "matplotlib.pyplot" not in sys.modules
 """
 
 
-def test_matplotlib_is_left_as_it_was(tmp_path: Path) -> None:
+def test_matplotlib_settings_are_left_unchanged(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", UNTOUCHED, str(tmp_path / "curves.png")], check=True)

@@ -188,9 +188,9 @@ def test_evaluating_is_in_the_precision_of_the_run(precision: Any) -> None:
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
     with running.parallel.evaluating():
         assert not running.objective.training
-        assert running.objective.classify(images).dtype == choose_dtype(precision, ALONE.device)
+        assert running.objective.logits(images).dtype == choose_dtype(precision, ALONE.device)
     assert running.objective.training
-    assert running.objective.classify(images).dtype == torch.float32
+    assert running.objective.logits(images).dtype == torch.float32
 
 
 def test_training_goes_on_after_an_evaluation_that_broke() -> None:

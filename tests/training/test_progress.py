@@ -1,4 +1,4 @@
-"""A run is followed in lines that are not too many, or on a terminal, where the bar is always below what was said."""
+"""Progress of a run as lines in a log, and as a bar on a terminal, always below the messages."""
 
 import io
 import os
@@ -14,7 +14,8 @@ import pytest
 from vitrine.training.progress import Progress, format_duration
 
 RECORD = {"step": 7, "loss": 1.23449, "accuracy": 0.567, "rate": 3e-4, "grad_norm": 2.0, "images_per_s": 210.4, "waited": 0.031}
-FIGURES = "loss 1.234  accuracy 0.567  rate 0.0003  210 images/s  waiting 3 %"
+NAMES = ("accuracy",)
+METRICS = "loss 1.234  accuracy 0.567  lr 0.0003  210 images/s  data wait 3 %"
 
 
 class Clock:
@@ -31,7 +32,7 @@ class Terminal(io.StringIO):
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Terminal:
-    """Within a test, because pytest captures standard error anew for each."""
+    """Replace standard error by a fake terminal, within a test because pytest captures it for each."""
     for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in ({"TERM": "xterm", "COLUMNS": "80"} | environment).items():
@@ -42,7 +43,7 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Termin
 
 
 def show(written: str) -> list[str]:
-    """What stands on a terminal that was sent this: of its commands, those that move the cursor and erase a line."""
+    """Return the lines that a terminal shows, following the commands that move the cursor and erase a line."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|.", written, flags=re.DOTALL):
         if part == "\n":
@@ -63,7 +64,7 @@ def show(written: str) -> list[str]:
 
 
 def run_until(error: BaseException) -> None:
-    progress = Progress(10, 0, "run", Clock())
+    progress = Progress(10, 0, "run", NAMES, Clock())
     with pytest.raises(type(error)) as raised, progress:
         fail_at_step_3(progress, error)
     assert raised.value is error
@@ -75,35 +76,35 @@ def fail_at_step_3(progress: Progress, error: BaseException) -> None:
     raise error
 
 
-def test_a_line_every_ten_seconds_and_the_first_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_the_first_and_last_line_and_one_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with Progress(1000, 0, "ViT-Ti/16 on flowers", clock) as progress:
+    with Progress(1000, 0, "ViT-Ti/16 on flowers", NAMES, clock) as progress:
         for step in range(1, 1001):
             clock.now_s += 0.03
             progress.update(step, RECORD)
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "ViT-Ti/16 on flowers"
     assert [line.split("/")[0] for line in lines] == ["step 1", "step 335", "step 669", "step 1000"]
-    assert lines[1] == f"step 335/1000  {FIGURES}  20 s left"
-    assert lines[-1] == f"step 1000/1000  {FIGURES}  took 30 s"
+    assert lines[1] == f"step 335/1000  {METRICS}  20 s left"
+    assert lines[-1] == f"step 1000/1000  {METRICS}  took 30 s"
 
 
-def test_steps_before_a_resumption_took_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remaining_time_of_a_resumed_run_ignores_earlier_steps(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with Progress(1000, 900, "resumed", clock) as progress:
+    with Progress(1000, 900, "resumed", NAMES, clock) as progress:
         clock.now_s += 120.0
         progress.update(920, {"step": 920})
     assert capsys.readouterr().err.splitlines()[1:] == ["step 920/1000  8 min left"]
 
 
-def test_where_a_run_broke_off_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_shows_its_last_step(capsys: pytest.CaptureFixture[str]) -> None:
     run_until(KeyboardInterrupt())
     assert capsys.readouterr().err.splitlines()[1:] == ["step 1/10  loss nan  0 s left", "step 3/10  loss nan  0 s left"]
 
 
-def test_a_line_is_said_at_once_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(10, 0, "[run]", Clock()) as progress:
-        progress.say("[red] held out 0.43")
+def test_messages_are_printed_at_once_and_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "[run]", NAMES, Clock()) as progress:
+        progress.print_message("[red] held out 0.43")
         assert capsys.readouterr() == ("", "[run]\n[red] held out 0.43\n")
     assert capsys.readouterr() == ("", "")
 
@@ -111,39 +112,39 @@ def test_a_line_is_said_at_once_and_as_it_is(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TTY_INTERACTIVE": "0"}])
 def test_a_terminal_without_a_cursor_gets_lines(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch, **variables)
-    with Progress(10, 0, "run", Clock()) as progress:
+    with Progress(10, 0, "run", NAMES, Clock()) as progress:
         progress.update(10, {})
     assert terminal.getvalue() == "run\nstep 10/10  took 0 s\n"
 
 
-def test_a_wish_for_colours_does_not_make_a_log_a_terminal(
+def test_force_color_does_not_turn_a_log_into_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with Progress(10, 0, "run", Clock()) as progress:
+    with Progress(10, 0, "run", NAMES, Clock()) as progress:
         progress.update(10, {})
     assert capsys.readouterr().err == "run\nstep 10/10  took 0 s\n"
 
 
-def test_the_bar_is_below_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_below_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     clock = Clock()
-    with Progress(1000, 500, "ViT-Ti/16 on flowers", clock) as progress:
+    with Progress(1000, 500, "ViT-Ti/16 on flowers", NAMES, clock) as progress:
         assert show(terminal.getvalue())[0].endswith("  500/1000")
         clock.now_s += 60.0
         progress.update(600, RECORD)
-        progress.say("step 600  [held out] 0.43")
+        progress.print_message("step 600  [held out] 0.43")
         print("a warning", file=sys.stderr)
         *said, bar, figures = show(terminal.getvalue())
         assert said == ["step 600  [held out] 0.43", "a warning"]
         assert re.fullmatch(r"ViT-Ti/16 on flowers  ━+╸?╺?━+  600/1000  4 min left", bar)
-        assert figures == FIGURES
+        assert figures == METRICS
         clock.now_s += 60.0
         progress.update(1000, RECORD)
     *said, bar, figures, below = show(terminal.getvalue())
     assert said == ["step 600  [held out] 0.43", "a warning"]
     assert bar.endswith("━  1000/1000  took 2 min")
-    assert (figures, below) == (FIGURES, "")
+    assert (figures, below) == (METRICS, "")
     assert sys.stderr is terminal
 
 
@@ -152,7 +153,7 @@ def test_the_bar_is_filled_in_proportion(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def measure_bar(step: int) -> int:
         terminal.truncate(0)
-        with Progress(1000, 0, "run", Clock()) as progress:
+        with Progress(1000, 0, "run", NAMES, Clock()) as progress:
             progress.update(step, {})
         last = terminal.getvalue().split("run")[-1]
         done = re.search("((?:\x1b\\[[0-9;]*m)*)(━+)", last)
@@ -163,19 +164,19 @@ def test_the_bar_is_filled_in_proportion(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("num_columns", [40, 80])
-def test_figures_are_whole_in_a_narrow_window(num_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_complete_in_a_narrow_terminal(num_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch, COLUMNS=str(num_columns))
     clock = Clock()
-    with Progress(300_000, 0, "a title that is much longer than what there is room for", clock) as progress:
+    with Progress(300_000, 0, "a title that is much longer than what there is room for", NAMES, clock) as progress:
         clock.now_s += 3600.0
         progress.update(100_000, RECORD)
     bar, *figures = show(terminal.getvalue())
     assert bar.endswith("  100000/300000  2 h 0 min left")
-    assert " ".join(figures).split() == FIGURES.split()
+    assert " ".join(figures).split() == METRICS.split()
     assert max(map(len, [bar, *figures])) <= num_columns
 
 
-def test_an_error_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     run_until(ValueError("wrong"))
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")  # the cursor is back
@@ -184,15 +185,15 @@ def test_an_error_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch)
 
 RUN = """
 from vitrine.training.progress import Progress
-with Progress(4, 0, "run", iter(range(100)).__next__) as progress:
+with Progress(4, 0, "run", (), iter(range(100)).__next__) as progress:
     for step in (1, 2, 3, 4):
         progress.update(step, {"loss": step / 8})
         print(f"output {step}")
-    progress.say("saved")
+    progress.print_message("saved")
 """
 
 
-def test_a_real_terminal_has_the_bar_and_a_file_what_was_printed_for_it(tmp_path: Path) -> None:
+def test_the_bar_goes_to_the_terminal_and_standard_output_to_its_file(tmp_path: Path) -> None:
     """Standard output goes to a file here: the bar must not draw its lines into the terminal."""
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, 80))
@@ -230,13 +231,19 @@ def read_or_end(descriptor: int) -> bytes:
         (371_000.0, "4 days 7 h"),
     ],
 )
-def test_durations_have_the_units_that_matter(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
+def test_metrics_of_the_objective_are_shown_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "run", ("explained", "accuracy"), Clock()) as progress:
+        progress.update(10, {"accuracy": 0.5, "grad_norm": 3.0, "explained": 0.25, "loss": 1.0})
+    assert "  loss 1  explained 0.250  accuracy 0.500  took" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("speed", "text"), [(0.523, "0.52"), (9.96, "10"), (1234.5, "1,234"), (85.6, "86")])
-def test_speeds_are_plain_numbers(speed: float, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(10, 0, "run", Clock()) as progress:
+def test_speeds(speed: float, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "run", NAMES, Clock()) as progress:
         progress.update(10, {"images_per_s": speed})
     assert f"  {text} images/s  " in capsys.readouterr().err
 
