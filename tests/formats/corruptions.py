@@ -217,7 +217,7 @@ def rename_member(random: Random, content: bytes) -> bytes:
     old, new = choose_names(random, list(read_directory(content)))
     swapped = {old: new[:60_000] or "x", new: old}  # zipfile writes no empty name
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # zipfile notices a name that occurs twice
+        warnings.simplefilter("ignore")  # zipfile warns about a name that occurs twice
         return rewrite_zip(content, lambda name, member: (swapped.get(name, name), member))
 
 

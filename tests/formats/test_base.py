@@ -60,9 +60,9 @@ def test_override_before_stated_value_before_default() -> None:
 
 def test_a_default_preprocessing_is_assumed_unless_the_user_gives_one() -> None:
     default = build_imagenet_preprocessing((224, 224))
-    foreign, told = make_foreign(), make_foreign(preprocess="inception")
-    assert resolve_preprocessing(foreign, default) == resolve_preprocessing(told, default) == default
-    assert (foreign.assumed, told.assumed) == ({"preprocess": default}, {})
+    foreign, overridden = make_foreign(), make_foreign(preprocess="inception")
+    assert resolve_preprocessing(foreign, default) == resolve_preprocessing(overridden, default) == default
+    assert (foreign.assumed, overridden.assumed) == ({"preprocess": default}, {})
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.formats.verify import verify_checkpoint
 from vitrine.models.config import ViTConfig
 
-# On every fifth class; on all 1000 photographs the known 0.708 and 0.899 (tests/evaluation/test_real_figures.py).
-TOP_1, TOP_5 = 0.695, 0.92
+# On every tenth class; on all 1000 photographs the known 0.708 and 0.899 (tests/evaluation/test_real_figures.py).
+TOP_1, TOP_5 = 0.67, 0.9
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def test_config_and_size(checkpoint: Checkpoint) -> None:
 
 
 def test_photographs_are_classified(checkpoint: Checkpoint, assets: Path) -> None:
-    labels = range(0, 1000, 5)
+    labels = range(0, 1000, 10)
     best = predict(checkpoint, read_photographs(assets, labels, checkpoint)).topk(5).indices
     is_right = best == torch.tensor(labels)[:, None]
     # The tolerance is one photograph, for the rounding of another CPU.
-    assert is_right[:, 0].float().mean().item() == pytest.approx(TOP_1, abs=0.0051)
-    assert is_right.any(dim=1).float().mean().item() == pytest.approx(TOP_5, abs=0.0051)
+    assert is_right[:, 0].float().mean().item() == pytest.approx(TOP_1, abs=0.011)
+    assert is_right.any(dim=1).float().mean().item() == pytest.approx(TOP_5, abs=0.011)
 
 
 @pytest.mark.parametrize("fmt", [fmt for fmt in ENDINGS if fmt != "bit"])
@@ -58,7 +58,7 @@ def test_every_format_keeps_the_model(fmt: str, checkpoint: Checkpoint, assets: 
     assert again.preprocessing == checkpoint.preprocessing
     if fmt != "big-vision":
         return assert_same_weights(again.model, checkpoint.model)
-    images = read_photographs(assets, range(0, 1000, 50), checkpoint)  # the class token's position is folded
+    images = read_photographs(assets, range(0, 1000, 200), checkpoint)  # the class token's position is folded
     return torch.testing.assert_close(predict(again, images), predict(checkpoint, images), rtol=1e-6, atol=1e-6)
 
 

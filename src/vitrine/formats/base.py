@@ -53,8 +53,10 @@ class ForeignCheckpoint:
     def resolve(self, name: str, stated: T | None, default: T) -> T:
         """Return the user's override, else what the checkpoint states, else the format's default, which is reported once."""
         override = getattr(self.overrides, name)
-        if override is not None or stated is not None:
-            return stated if override is None else override
+        if override is not None:
+            return override
+        if stated is not None:
+            return stated
         self.assumed[name] = default
         return default
 

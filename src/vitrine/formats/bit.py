@@ -31,6 +31,7 @@ class Bit(CheckpointFormat):
         return rename(tensors, [(r"standardized_conv2d_\d+/", "standardized_conv2d/")])
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        """Infer a BiT ResNet from names and shapes of its tensors."""
         *_, channels, root_dim = foreign.shape(ROOT, 4)
         config = ResNetConfig(
             stages=tuple(

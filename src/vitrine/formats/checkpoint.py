@@ -54,6 +54,7 @@ class CheckpointMetadata:
     checksum: str | None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of config.json, of the side file and of safetensors metadata."""
         return {
             "format": FORMAT_VERSION,
             "model": config_to_json(self.config),

@@ -51,6 +51,7 @@ class GoogleFormat(CheckpointFormat):
         self.positions = positions
 
     def matches(self, names: Iterable[str]) -> bool:
+        """Return whether the names of blocks and positions are those of this format."""
         names = set(names)
         attention = f"{self.block[1]}/query/kernel"
         has_blocks = f"{STACK}{attention}" in names or f"Transformer/encoderblock_0/{attention}" in names
@@ -60,6 +61,7 @@ class GoogleFormat(CheckpointFormat):
         return self.positions in names
 
     def normalise_names(self, tensors: Tensors) -> Tensors:
+        """Split stacked blocks."""
         unstacked: dict[str, LazyTensor] = {}
         for name, tensor in tensors.items():
             if name.startswith(STACK) and tensor.shape:
@@ -76,12 +78,14 @@ class GoogleFormat(CheckpointFormat):
         return build_inception_preprocessing(config.image_size, config.num_channels)
 
     def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return the model with one position table that has a row for the class token."""
         config = self._require_storable(model.config, hybrid=True)
         if config.pool == "map":
             raise self.unsupported("a model with pool='map' (the format big-vision can)")
         return add_class_positions(*positions_to_table(model))
 
     def _require_storable(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
+        """Return the config if this format has a place for all of the model; raise `unsupported` otherwise."""
         config = require_transformer(self, config, hybrid=hybrid)
         reject_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
         if config.has_class_token != (config.pool == "class"):
@@ -137,6 +141,7 @@ class BigVision(GoogleFormat):
         return replace(super()._default_preprocessing(config), resize=round(256 / 224 * min(config.image_size)))
 
     def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return the model with the class position folded into the token; sin-cos positions are not stored."""
         config = self._require_storable(model.config, hybrid=False)
         if config.position == "sincos-2d":
             return config, dict(model.state_dict())

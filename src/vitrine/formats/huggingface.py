@@ -72,6 +72,7 @@ class HuggingFace(CheckpointFormat):
         return any(name.endswith((f"{PATCHES}.weight", ROOT)) for name in names)
 
     def normalise_names(self, tensors: Tensors) -> Tensors:
+        """Rename to transformers 5, under the prefix of a classifier if there is one; drop an unused pooler."""
         bare = rename(tensors, [(FAMILY, ""), *OLD_NAMES])
         prefix = family_prefix(bare)
         if prefix in ("vit.", "deit.") and "pooler.dense.weight" in bare:
@@ -80,6 +81,7 @@ class HuggingFace(CheckpointFormat):
         return {name if "classifier" in name else f"{prefix}{name}": tensor for name, tensor in bare.items()}
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        """Infer a ViT, DeiT or BiT from its tensors and JSON files."""
         prefix = family_prefix(re.sub(FAMILY, "", name) for name in foreign.tensors)
         if f"{prefix}{ROOT}" in foreign.tensors:
             config = infer_bit(foreign, prefix)
@@ -89,6 +91,7 @@ class HuggingFace(CheckpointFormat):
         return InferredModel(config, infer_preprocessing(foreign, config), read_class_names(foreign, config))
 
     def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return the model with one position table that has a row for the class token."""
         if isinstance(model.config, ResNetConfig):
             return require_bit(self, model.config), dict(model.state_dict())
         config = require_transformer(self, model.config)
@@ -100,6 +103,7 @@ class HuggingFace(CheckpointFormat):
         return add_class_positions(*positions_to_table(model))
 
     def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
+        """Return where each tensor of a ViT, DeiT or BiT ResNet lies."""
         if isinstance(config, ResNetConfig):
             return list(map_bit(config))
         assert isinstance(config, ViTConfig)

@@ -91,6 +91,7 @@ def open_file(path: Path, stack: ExitStack) -> TensorFile:
 
 
 def open_safetensors(path: Path) -> TensorFile:
+    """List the tensors of a safetensors file."""
     tensors: dict[str, LazyTensor] = {}
     with readable_errors(path, "safetensors"), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a mapping)
@@ -102,12 +103,14 @@ def open_safetensors(path: Path) -> TensorFile:
 
 
 def read_safetensors(path: Path, name: str) -> Tensor:
+    """Read one tensor of a safetensors file."""
     # Open the file anew, so that its memory map ends with the tensor: mapped pages count as memory of this process.
     with readable_errors(path, "safetensors"), safe_open(path, "pt") as file:
         return file.get_tensor(name)
 
 
 def open_npz(path: Path, archive: zipfile.ZipFile) -> TensorFile:
+    """List the arrays of an npz archive, checking headers against member sizes."""
     tensors: dict[str, LazyTensor] = {}
     with readable_errors(path, "npz"):
         for member in archive.infolist():
@@ -126,6 +129,7 @@ def open_npz(path: Path, archive: zipfile.ZipFile) -> TensorFile:
 
 
 def read_npz(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+    """Read one array of an npz archive, never unpickling."""
     with readable_errors(path, "npz"), archive.open(member) as content:
         array = np.lib.format.read_array(content, allow_pickle=False)
         content.read(1)  # zipfile checks the CRC at the end only
@@ -135,6 +139,7 @@ def read_npz(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> T
 
 
 def open_torch(path: Path, archive: zipfile.ZipFile | None) -> TensorFile:
+    """List the tensors of a state dict saved by torch, read with weights_only=True."""
     if archive is not None and any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
         # A few bytes could expand to gigabytes before any shape is known.
         raise ValueError(f"{path} is a compressed archive, which torch never writes: save the state_dict again.")

@@ -65,6 +65,7 @@ class Timm(CheckpointFormat):
         return PATCHES in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= names
 
     def normalise_names(self, tensors: Tensors) -> Tensors:
+        """Rename the tensors of DINOv2's own files; drop its mask token."""
         # DINOv2's own names. Its mask token is used in pre-training only.
         kept = {name: tensor for name, tensor in tensors.items() if name != "mask_token"}
         return rename(
@@ -72,6 +73,7 @@ class Timm(CheckpointFormat):
         )
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
+        """Infer a ViT, hybrid or BiT ResNet from its tensors and config.json."""
         stated = read_timm_config(foreign)
         if PATCHES in foreign.tensors:
             config = resolve_vit(foreign, self, infer_vit(foreign, stated), gelu=stated.gelu)
@@ -83,6 +85,7 @@ class Timm(CheckpointFormat):
         return InferredModel(config, resolve_preprocessing(foreign, default))
 
     def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return the model with one position table; class positions are folded into the tokens if there are registers."""
         if isinstance(model.config, ResNetConfig):
             if not model.config.stages:
                 raise self.unsupported("a ResNet without stages")
@@ -98,6 +101,7 @@ class Timm(CheckpointFormat):
         return fold_class_positions(*stored) if config.num_registers > 0 else stored
 
     def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
+        """Return where each tensor of a ViT, hybrid or BiT ResNet lies."""
         if isinstance(config, ResNetConfig):
             return list(map_resnet(config, "", ""))
         assert isinstance(config, ViTConfig)

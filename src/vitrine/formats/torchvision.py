@@ -49,6 +49,7 @@ class Torchvision(CheckpointFormat):
         return InferredModel(config, resolve_preprocessing(foreign, replace(default, interpolation="bilinear")))
 
     def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+        """Return the model with one position table that has a row for the class token."""
         config = require_transformer(self, model.config)
         reject_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token")
         if config.pool != "class":
