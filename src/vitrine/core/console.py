@@ -90,6 +90,3 @@ def summarise_error(error: BaseException) -> str:
     """Return the first sentence of an error, to be quoted in a message of ours."""
     line = next(iter(str(error).strip().splitlines()), "")
     return (line.split(". ")[0].rstrip(". ") or type(error).__name__)[:200]
-
-
-summarise, format_figure = summarise_error, format_number

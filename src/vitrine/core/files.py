@@ -169,7 +169,3 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-check_output_file = check_output_files
-require_folder_of = check_parent_folder

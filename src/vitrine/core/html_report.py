@@ -138,6 +138,3 @@ def shorten_label(name: str) -> str:
     """Cut a name to fit beside a figure; bytes of a file name that are not UTF-8 become question marks."""
     name = name.encode("utf-8", "replace").decode()
     return name if len(name) <= MAX_LABEL_LENGTH else f"{name[: MAX_LABEL_LENGTH - 1]}…"
-
-
-shorten = shorten_label

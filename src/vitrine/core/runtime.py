@@ -114,6 +114,3 @@ def seed_generators(*keys: int) -> None:
     """Seed torch's generators from the keys, e.g. (seed, step, rank), so that dropout is a function of them."""
     digest = hashlib.blake2b(",".join(map(str, keys)).encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little") >> 1)
-
-
-require_device = check_device
