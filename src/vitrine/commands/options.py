@@ -79,7 +79,7 @@ class FeatureOptions:
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read one class name per line."""
+    """Read the text file of --class-names: one name per line, in the order of the classes."""
     try:
         return tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, UnicodeDecodeError) as error:
