@@ -1,10 +1,10 @@
-"""Images per second and core, from stored images to training batches: ours beside a plain pipeline and torchvision's.
+"""Images per second on one core, from stored images to training batches: ours against a plain pipeline and torchvision.
 
     python benchmarks/loader.py [--data FOLDER] [--rounds 15] [--json FILE]
 
-Without --data, a folder of generated JPEG files is made; photographs tell more. Everything runs in one process with one
-thread. The plain pipeline is: open, convert to RGB, resize with a box, float32 / 255, mean and std, transpose. Ours ends with
-bytes, because normalising is the device's work; a row of its own adds it on the processor.
+Without --data, generated JPEG files are used; photographs are more realistic. Everything runs in one process with one thread.
+The plain pipeline: open, convert to RGB, resize with a box, float32 / 255, mean and std, transpose. Ours ends with uint8, because
+normalisation is done on the device; a second row adds it on the CPU.
 """
 
 import tempfile
@@ -30,26 +30,28 @@ from vitrine.data.augment.transforms import TrainTransform
 from vitrine.data.config import AugmentConfig, LoaderConfig
 from vitrine.data.loader import Loader
 from vitrine.data.open_data import find_data, open_data
-from vitrine.data.pack import pack
+from vitrine.data.pack import pack_data
 from vitrine.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, build_imagenet_preprocessing
 from vitrine.data.sampling import SampleRng
 from vitrine.data.source import ArraySource, Labels, Source
 
-NORMALISED, PLAIN, TORCHVISION = f"{OURS}, normalised here", "plain", "torchvision v2"
+NORMALISED, PLAIN, TORCHVISION = f"{OURS}, normalised", "plain", "torchvision v2"
 MEAN, STD = (np.array(values, dtype=np.float32) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
 
 @dataclass(frozen=True)
 class Setting:
+    """A source with its augmentation, and the same images as a script would open them."""
+
     name: str
     source: Source
     augment: AugmentConfig
     side: int
     batch_size: int
-    needed: float
-    """How many times the speed of the plain pipeline ours has to have."""
+    min_ratio: float
+    """Required speed, as a multiple of the plain pipeline."""
     open_plain: Sequence[Callable[[], Image.Image]]
-    """The images as a script would open them, for everyone but us."""
+    """Functions that open the images with Pillow, for the other contestants."""
 
 
 def main(
@@ -58,7 +60,7 @@ def main(
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
     if rounds < 2:
-        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(1)
     torchvision, missing = find_torchvision()
     results = {}
@@ -75,12 +77,13 @@ def main(
 
 
 def build_settings(data: Path | None, folder: Path) -> Iterator[Setting]:
+    """Yield photographs as JPEG files and packed, and small images in memory with two kinds of crop."""
     jpeg_folder = write_photographs(folder / "jpeg") if data is None else data
     found = find_data(jpeg_folder)
     photographs = found.open_train()
     files = [partial(Image.open, file) for file in photographs.files()[: len(photographs)]]
     yield Setting("JPEG files to 224 px", photographs, AugmentConfig(), 224, 64, 1.3, files)
-    pack(found, folder / "packed", 256, splits=found.splits[:1])
+    pack_data(found, folder / "packed", 256, splits=found.splits[:1])
     packed = find_data(folder / "packed").open_train()
     yield Setting("packed at 256 px, to 224 px", packed, AugmentConfig(), 224, 64, 5.0, files)
     pixels = np.random.default_rng(0).integers(0, 256, (20_000, 32, 32, 3), dtype=np.uint8)
@@ -91,6 +94,7 @@ def build_settings(data: Path | None, folder: Path) -> Iterator[Setting]:
 
 
 def write_photographs(folder: Path) -> Path:
+    """Write generated images as JPEG files."""
     shapes = open_data("shapes:shape@256", "val")
     (folder / "drawn").mkdir(parents=True)
     for index in range(256):
@@ -99,7 +103,7 @@ def write_photographs(folder: Path) -> Path:
 
 
 def build_steps(setting: Setting, torchvision: Any) -> dict[str, Callable[[], object]]:
-    """One call of each is one batch."""
+    """Return the contestants; one call is one batch."""
     preprocessing = build_imagenet_preprocessing((setting.side, setting.side))
     ours, normalised = build_ours(setting, preprocessing), build_ours(setting, preprocessing)
     steps: dict[str, Callable[[], object]] = {
@@ -123,7 +127,7 @@ def build_ours(setting: Setting, preprocessing: Preprocessing) -> Iterator[Any]:
 
 
 def draw_boxes(images: Sequence[Callable[[], Image.Image]]) -> list[tuple[int, int, int, int]]:
-    """Boxes for Pillow, made beforehand: drawing them is no part of the plain pipeline's time."""
+    """Draw boxes for Pillow beforehand, so that this does not count as time of the plain pipeline."""
     indices = np.arange(len(images))
     sizes = np.array([load().size[::-1] for load in images])
     boxes = draw_crop_boxes(sizes, SampleRng(0, np.zeros_like(indices), indices))
@@ -131,15 +135,17 @@ def draw_boxes(images: Sequence[Callable[[], Image.Image]]) -> list[tuple[int, i
 
 
 def run_plain(image: Image.Image, box: tuple[int, int, int, int], side: int) -> np.ndarray:
+    """Crop, resize and normalise one image with Pillow and NumPy."""
     resized = image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
     values = np.asarray(resized, dtype=np.float32) / 255
     return ((values - MEAN) / STD).transpose(2, 0, 1)
 
 
 def find_torchvision() -> tuple[Any, str | None]:
+    """Return torchvision's transforms, or None and why they are missing."""
     try:
         return load_module("torchvision.transforms.v2"), None
-    except Exception as error:  # whatever stops a peer is to be named, not to stop the others
+    except Exception as error:  # a peer that cannot be imported is named, and the others are measured
         return None, describe_absence(error)
 
 
@@ -152,6 +158,7 @@ def build_torchvision(v2: Any, setting: Setting) -> Callable[[Image.Image], torc
 
 
 def report(setting: Setting, figures: list[Figure]) -> list[Figure]:
+    """Print the table of a setting and whether the required speed is reached."""
     table = Table(title=setting.name, title_justify="left")
     table.add_column("contestant")
     for column in ("images per second", "ratio to us", "middle half of rounds"):
@@ -163,8 +170,8 @@ def report(setting: Setting, figures: list[Figure]) -> list[Figure]:
     console = Console()
     console.print(table)
     plain = next(figure for figure in figures if figure.name == PLAIN)
-    verdict = "met" if plain.ratio >= setting.needed else "missed"
-    console.print(f"{plain.ratio:.2f} times the plain pipeline (needs >= {setting.needed:g}: {verdict})\n")
+    verdict = "met" if plain.ratio >= setting.min_ratio else "missed"
+    console.print(f"{plain.ratio:.2f} times the plain pipeline (needs >= {setting.min_ratio:g}: {verdict})\n")
     return figures
 
 

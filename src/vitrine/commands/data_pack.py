@@ -1,4 +1,4 @@
-"""`vitrine data pack`: decode a data set once, so that training reads pixels."""
+"""`vitrine data pack`: decode a dataset once, so that training reads pixels."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrine.core.console import format_bytes, print_table
-from vitrine.core.files import require_folder_of, write_json
+from vitrine.core.files import check_parent_folder, write_json
 from vitrine.data.config import BadImages
 
 if TYPE_CHECKING:
@@ -23,45 +23,44 @@ def data_pack(
     overwrite: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Decode every image once and store it shrunk, as plain pixels in one memory-mapped file.
+    """Decode every image once and store it resized, as plain pixels in one memory-mapped file.
 
-    What is written is data like any other: give OUT wherever DATA is asked for. It says so when the data that it was made of
-    has changed since, and when it was cut short.
+    The result is a dataset: use OUT wherever DATA is expected. A warning is printed when the original data has changed since.
 
     Args:
-        data: A folder, file, hf://datasets/org/name, or a built-in name.
-        out: The folder to write.
-        size: Images with a short side above so many pixels are shrunk to it, as 256 for training at 224; none is enlarged.
-        splits: Pack these only, as train val.
+        data: Folder, file, hf://datasets/org/name, or built-in name.
+        out: Output folder.
+        size: Resize images to this short side in pixels, e.g. 256 for training at 224; smaller images are kept.
+        splits: Pack only these splits, e.g. train val.
         channels: 3, or 1 for grey.
-        bad_images: What to do with an image that cannot be read: stop and name it, or go on without it and count it.
+        bad_images: On an unreadable image: stop with an error, or skip and count it.
         overwrite: Replace a packed set at OUT.
         json: Write the figures to this file.
     """
     if not overwrite and (out.exists() or out.is_symlink()):
         raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
     for path in (out, *([] if json is None else [json])):
-        require_folder_of(path)
+        check_parent_folder(path)
     if json is not None and json.is_dir():
         raise IsADirectoryError(f"--json {json} is a folder: give the name of a file in it.")
 
-    from vitrine.data.open_data import find_data
-    from vitrine.data.pack import pack
+    from vitrine.data.pack import pack_data
 
-    found = find_data(data)
-    packed = pack(found, out, size, splits=splits, num_channels=channels, bad_images=bad_images, show_progress=True)
-    print_table(("split", "images", "skipped", "size", "images per second"), map(format_row, packed))
+    packed = pack_data(data, out, size, splits=splits, num_channels=channels, bad_images=bad_images, show_progress=True)
+    print_table(("split", "images", "skipped", "size", "images per second"), map(format_packed_split, packed))
     if json is not None:
         write_json(json, {"data": data, "out": str(out), "size": size, "splits": [pack_to_json(part) for part in packed]})
 
 
-def format_row(part: "PackedSplit") -> list[str]:
+def format_packed_split(part: "PackedSplit") -> list[str]:
+    """Return the table row of one split."""
     num_images = len(part.sizes)
     speed = f"{num_images / part.seconds:,.0f}"
     return [part.split or "all", f"{num_images:,}", str(part.num_skipped), format_bytes(part.num_bytes), speed]
 
 
 def pack_to_json(part: "PackedSplit") -> dict[str, Any]:
+    """Return the figures of one split for --json."""
     return {
         "split": part.split,
         "num_images": len(part.sizes),

@@ -1,4 +1,4 @@
-"""Decoding once: a data set's images, shrunk, as plain pixels in one file that is mapped into memory."""
+"""Write the packed format: decode a dataset once and store it resized, as plain pixels in one memory-mapped file."""
 
 import os
 import time
@@ -14,28 +14,28 @@ from vitrine.core.console import progress_bar
 from vitrine.core.files import atomic_folder, write_json
 from vitrine.data.config import BadImages
 from vitrine.data.image import LazyImage
-from vitrine.data.open_data import DatasetHandle
+from vitrine.data.open_data import DataLike, DatasetHandle, find_data
 from vitrine.data.scan import map_images
 from vitrine.data.source import Labels, PackedStrings, Source
-from vitrine.data.sources.packed import DESCRIPTION, FORMAT, IMAGES, INDEX, OWN_FILES, Description, take_stamps
+from vitrine.data.sources.packed import DESCRIPTION, FORMAT_VERSION, IMAGES, INDEX, OWN_FILES, PackDescription, take_stamps
 from vitrine.data.subsets import SubsetSource
 
 
 @dataclass(frozen=True)
 class PackedSplit:
-    """One split as it was packed."""
+    """What was packed of one split."""
 
     split: str | None
     source: Source
-    """The images that are in, others having been skipped."""
+    """The packed images, without skipped ones."""
     sizes: np.ndarray  # (N, 2) heights and widths
     num_skipped: int
     num_bytes: int
     seconds: float
 
 
-def pack(
-    data: DatasetHandle,
+def pack_data(
+    data: DataLike,
     out: Path,
     size: int,
     *,
@@ -44,40 +44,44 @@ def pack(
     bad_images: BadImages = "error",
     show_progress: bool = False,
 ) -> list[PackedSplit]:
-    """Write the data, or some of its splits, to `out`: images with a short side above `size` shrunk to it, none enlarged."""
+    """Write a dataset, or some of its splits, to the folder `out`: what `vitrine data pack` does.
+
+    Images with a short side above `size` are resized to it; none is enlarged.
+    """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1: the short side of the images, in pixels.")
-    require_outside(out, data)
-    sources = {split: data.open(split) for split in splits or data.splits or (None,)}
-    require_like_labels(sources)
-    stamps = take_stamps(data.name, sorted({file for source in sources.values() for file in source.files()}))
+    dataset = find_data(data)
+    require_outside(out, dataset)
+    sources = {split: dataset.open(split) for split in splits or dataset.splits or (None,)}
+    require_equal_classes(sources)
+    stamps = take_stamps(dataset.name, sorted({file for source in sources.values() for file in source.files()}))
     packed = []
     with atomic_folder(out, OWN_FILES) as folder:
         with open(folder / IMAGES, "wb") as file:
             for split, source in sources.items():
                 packed.append(write_split(split, source, file, size, num_channels, bad_images, show_progress))
         np.savez(folder / INDEX, **build_index(packed, num_channels))  # pyright: ignore[reportArgumentType]
-        write_json(folder / DESCRIPTION, asdict(build_pack_description(packed, size, num_channels, data, stamps)))
+        write_json(folder / DESCRIPTION, asdict(build_pack_description(packed, size, num_channels, dataset.name, stamps)))
     return packed
 
 
-def require_outside(out: Path, data: DatasetHandle) -> None:
-    """Or the data would change by being packed."""
-    folder = Path(data.name).resolve()
+def require_outside(out: Path, dataset: DatasetHandle) -> None:
+    """Raise ValueError if the output is inside the dataset, which packing would then change."""
+    folder = Path(dataset.name).resolve()
     if folder.is_dir() and out.resolve().is_relative_to(folder):
-        raise ValueError(f"{out} lies in {data.name}, which is to be packed: write it somewhere else.")
+        raise ValueError(f"{out} is inside {dataset.name}, which is to be packed: choose a folder outside of it.")
 
 
-def require_like_labels(sources: dict[str | None, Source]) -> None:
-    """One packed set has one list of classes, and labels of one form."""
+def require_equal_classes(sources: dict[str | None, Source]) -> None:
+    """Raise ValueError if splits differ in their classes, or in whether images have several labels."""
     if len({source.class_names for source in sources.values()}) > 1:
         names = " and ".join(str(split) for split in sources)
-        raise ValueError(f"The splits {names} do not have the same classes, as one packed set needs: pack them one by one.")
+        raise ValueError(f"The splits {names} do not have the same classes: pack them one by one.")
     several = [str(split) for split, source in sources.items() if source.labels.has_several]
     if several and len(several) < len(sources):
         raise ValueError(
-            f"The images of {' and '.join(several)} have several labels each and those of the other splits one, which one "
-            "packed set cannot hold: name the splits to pack."
+            f"Images of {' and '.join(several)} have several labels and those of the other splits one, which a packed set "
+            "cannot hold: choose the splits to pack."
         )
 
 
@@ -90,15 +94,16 @@ def write_split(
     bad_images: BadImages,
     show_progress: bool,
 ) -> PackedSplit:
+    """Append the resized images of one split to `file`."""
     start_s, start_byte = time.perf_counter(), file.tell()
     good, sizes = [], []
-    images = map_images(source, lambda image: shrink(image, size, num_channels), bad_images)
+    images = map_images(source, lambda image: resize_to_short_side(image, size, num_channels), bad_images)
     for index, pixels in progress_bar(images, len(source), split or "packing", show_progress):
         file.write(pixels.data)
         good.append(index)
         sizes.append(pixels.shape[:2])
     if not good:
-        raise ValueError(f"None of the {len(source)} images of {split or 'the data'} can be read: fetch them again.")
+        raise ValueError(f"None of the {len(source)} images of {split or 'the data'} can be read: check the files.")
     return PackedSplit(
         split=split,
         source=source if len(good) == len(source) else SubsetSource(source, np.array(good, np.int64)),
@@ -109,8 +114,8 @@ def write_split(
     )
 
 
-def shrink(image: LazyImage, size: int, num_channels: int) -> np.ndarray:
-    """Pixels (H, W, C) with the short side at most `size`, the aspect kept."""
+def resize_to_short_side(image: LazyImage, size: int, num_channels: int) -> np.ndarray:
+    """Return pixels (H, W, C) with the short side at most `size` and the aspect ratio kept."""
     short = min(image.height, image.width)
     if short <= size:
         return np.ascontiguousarray(image.to_numpy(num_channels))
@@ -121,6 +126,7 @@ def shrink(image: LazyImage, size: int, num_channels: int) -> np.ndarray:
 
 
 def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.ndarray]:
+    """Return the arrays of index.npz."""
     heights, widths = np.concatenate([part.sizes for part in packed]).T
     lengths = heights * widths * num_channels
     names = PackedStrings.pack(part.source.name(index) for part in packed for index in range(len(part.sizes)))
@@ -136,17 +142,18 @@ def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.nd
 
 
 def build_pack_description(
-    packed: list[PackedSplit], size: int, num_channels: int, data: DatasetHandle, stamps: dict[str, list[int]]
-) -> Description:
+    packed: list[PackedSplit], size: int, num_channels: int, data: str, stamps: dict[str, list[int]]
+) -> PackDescription:
+    """Return the content of pack.json."""
     ends = np.cumsum([0, *(len(part.sizes) for part in packed)]).tolist()
-    return Description(
-        format=FORMAT,
+    return PackDescription(
+        format=FORMAT_VERSION,
         num_images=ends[-1],
         num_bytes=sum(part.num_bytes for part in packed),
         num_channels=num_channels,
         size=size,
         class_names=list(packed[0].source.class_names),
         splits={part.split: [*ends[number : number + 2]] for number, part in enumerate(packed) if part.split is not None},
-        data=os.path.abspath(data.name) if os.path.exists(data.name) else data.name,
+        data=os.path.abspath(data) if os.path.exists(data) else data,
         stamps=stamps,
     )

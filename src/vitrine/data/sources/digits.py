@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries: 1,797 real ones of 8 x 8 pixels, with nothing to download.
+"""The built-in dataset `digits`: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, without a download.
 
 Shapes: N images of H x W pixels.
 """
@@ -10,14 +10,14 @@ from vitrine.data.sources.annotations import numbered_class_names
 
 SPLITS = ("train", "test")
 
-# The split is ours: scikit-learn has none. In its order, what one person wrote stands together, so that a cut keeps the
-# writers of the two parts mostly apart; shuffled, each would be in both, and the test too easy.
+# scikit-learn has no split, so this one is ours. Digits of one writer are adjacent in its order, so a cut keeps the writers of
+# the two parts mostly apart; a shuffle would put each writer into both and make the test too easy.
 NUM_TRAIN = 1437
 WHITE = 16
 
 
 def open_digits(split: str | None) -> Source:
-    """The first 1,437 of them for training, or the last 360 for testing, in scikit-learn's order."""
+    """Open the first 1,437 digits (train) or the last 360 (test), in scikit-learn's order."""
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)  # (N, H * W) from 0 to 16, (N)

@@ -1,8 +1,8 @@
-"""A set packed by `vitrine data pack`: shrunk images as plain pixels in one memory-mapped file, and their index.
+"""The packed format of `vitrine data pack`: resized images as plain pixels in one memory-mapped file, with an index.
 
-images.bin    the pixels of one image after another, (H, W, C) bytes each
-index.npz     offset, height and width of each, labels and names
-pack.json     format, splits, class names, and what the data was like that it was made of
+images.bin    pixels of all images in sequence, (H, W, C) bytes each
+index.npz     offset, height and width of each image, labels and names
+pack.json     format, splits, class names, and stamps of the original files
 """
 
 import json
@@ -22,9 +22,9 @@ from vitrine.data.image import MAX_PIXELS
 from vitrine.data.source import MAX_BLOCK_SIDE, Labels, PackedStrings, Source
 
 IMAGES, INDEX, DESCRIPTION = OWN_FILES = "images.bin", "index.npz", "pack.json"
-FORMAT = 1
+FORMAT_VERSION = 1
 MAX_STAMPS = 10_000
-GONE = [-1, -1]  # the stamp of what is not there
+GONE = [-1, -1]  # the stamp of a missing file
 
 ARRAYS = {
     "offsets": np.int64,
@@ -38,36 +38,36 @@ ARRAYS = {
 
 
 @dataclass(frozen=True)
-class Description:
-    """What `pack.json` holds."""
+class PackDescription:
+    """The content of `pack.json`."""
 
     format: int
     num_images: int
     num_bytes: int
-    """Of `images.bin`."""
+    """Size of `images.bin`."""
     num_channels: int
     size: int
     """Largest short side."""
     class_names: list[str]
     splits: dict[str, list[int]]
-    """First image of each and the one after its last; empty where the data was not divided."""
+    """Index range (start, stop) of each split; empty if the data has no splits."""
     data: str
-    """Where the data was."""
+    """Where the original data was."""
     stamps: dict[str, list[int]]
-    """Of its folders and, of many files, evenly chosen ones: size and time of the last change."""
+    """Size and modification time of the original folders and of up to 10,000 of the files."""
 
 
 class PackedSource(Source):
-    """Pixels straight from the map: a crop reads no more of an image than it needs."""
+    """Images of a packed set, read from the memory map: a crop reads only the pixels that it needs."""
 
-    def __init__(self, path: Path, description: Description, index: dict[str, np.ndarray], start: int, stop: int) -> None:
+    def __init__(self, path: Path, description: PackDescription, index: dict[str, np.ndarray], start: int, stop: int) -> None:
         self.path = path
         self.num_channels = description.num_channels
         self.class_names = tuple(description.class_names)
         self.offsets, self.heights, self.widths = (index[name][start:stop] for name in ("offsets", "heights", "widths"))
         self.names = PackedStrings(index["name_starts"], index["name_bytes"]).slice(start, stop)
         self.labels = Labels(index["labels"], index.get("label_starts")).take(np.arange(start, stop))
-        self.pixels: np.ndarray | None = None  # mapped when first needed, in each process
+        self.pixels: np.ndarray | None = None  # see `map`
         side = max(self.heights.max(initial=0), self.widths.max(initial=0))
         self.is_block = side <= MAX_BLOCK_SIDE and (self.heights == side).all() and (self.widths == side).all()
 
@@ -75,6 +75,7 @@ class PackedSource(Source):
         return {**self.__dict__, "pixels": None}
 
     def map(self) -> np.ndarray:
+        """Return the memory map of images.bin, opened on first use in each process."""
         if self.pixels is None:
             self.pixels = np.memmap(self.path / IMAGES, dtype=np.uint8, mode="r")
         return self.pixels
@@ -91,7 +92,7 @@ class PackedSource(Source):
         return [self.path / name for name in OWN_FILES]
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
-        """Where all images are small squares of one size: they lie one after another."""
+        """Read many images at once; only where all are small squares of one size, which lie one after another."""
         if not self.is_block:
             return None
         shape = int(self.heights[0]), int(self.widths[0]), self.num_channels
@@ -100,7 +101,7 @@ class PackedSource(Source):
 
 
 def is_packed(path: Path) -> bool:
-    """Two of its files make one: of the third we then say that it is missing."""
+    """Whether a folder is a packed set. Two of its three files are enough; the error then names the missing one."""
     return sum(os.path.isfile(path / name) for name in OWN_FILES) >= 2
 
 
@@ -109,35 +110,37 @@ def list_packed_splits(path: Path) -> tuple[str, ...]:
 
 
 def open_packed(path: Path, split: str | None) -> PackedSource:
+    """Open one split, or all images where there are no splits."""
     description = read_description(path)
     actual = (path / IMAGES).stat().st_size if (path / IMAGES).is_file() else 0
     if actual != description.num_bytes:
         raise ValueError(
-            f"{path / IMAGES} has {actual} bytes and should have {description.num_bytes}: the packed set is cut short or was "
-            "changed; pack the data again."
+            f"{path / IMAGES} has {actual} bytes; expected {description.num_bytes}. It was truncated or changed: pack the data "
+            "again."
         )
     index = read_index(path, description)
-    warn_of_changes(path, description)
+    warn_if_changed(path, description)
     start, stop = (0, description.num_images) if split is None else description.splits[split]
     return PackedSource(path, description, index, start, stop)
 
 
-def read_description(path: Path) -> Description:
+def read_description(path: Path) -> PackDescription:
+    """Read and check pack.json."""
     try:
         content = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-        description = Description(**content)
+        description = PackDescription(**content)
         check_description(description)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path / DESCRIPTION} is not as `vitrine data pack` writes it ({summarise_error(error)}): pack again."
+            f"{path / DESCRIPTION} is not a description by `vitrine data pack` ({summarise_error(error)}): pack the data again."
         ) from None
     return description
 
 
-def check_description(description: Description) -> None:
-    """That everything is of its type: the file may have been edited, or come from a stranger."""
-    if description.format != FORMAT:
-        raise ValueError(f"format {description.format!r}, and {FORMAT} is known")
+def check_description(description: PackDescription) -> None:
+    """Raise ValueError if a field has a wrong type or range: the file may have been edited, or come from a stranger."""
+    if description.format != FORMAT_VERSION:
+        raise ValueError(f"format {description.format!r}; expected {FORMAT_VERSION}")
     numbers = (description.num_images, description.num_bytes, description.size, description.num_channels)
     if not all(is_whole(number) and number >= 0 for number in numbers) or description.num_channels not in (1, 3):
         raise ValueError("num_images, num_bytes, size and num_channels must be whole numbers, the last 1 or 3")
@@ -154,67 +157,69 @@ def check_description(description: Description) -> None:
             raise ValueError("stamps must be pairs of whole numbers")
 
 
-def read_index(path: Path, description: Description) -> dict[str, np.ndarray]:
+def read_index(path: Path, description: PackDescription) -> dict[str, np.ndarray]:
+    """Read and check index.npz."""
     try:
         with open(path / INDEX, "rb") as file, np.load(file, allow_pickle=False) as content:
             index = {name: content[name] for name in ARRAYS if name in content.files}
         check_index(index, description)
-    except Exception as error:  # zipfile and NumPy let out whatever they trip over
+    except Exception as error:  # zipfile and NumPy raise all kinds of errors on damaged files
         raise ValueError(
             f"{path / INDEX} does not fit the packed images ({summarise_error(error)}): pack the data again."
         ) from None
     return index
 
 
-def check_index(index: dict[str, np.ndarray], description: Description) -> None:
-    """That nothing in it points outside."""
+def check_index(index: dict[str, np.ndarray], description: PackDescription) -> None:
+    """Raise ValueError if the index does not fit the images, or points outside of them."""
     for name, dtype in ARRAYS.items():
         if name in index and (index[name].dtype != dtype or index[name].ndim != 1):
-            raise ValueError(f"{name} of another type")
+            raise ValueError(f"{name} has a wrong type")
     count = description.num_images
     heights, widths, offsets = index["heights"], index["widths"], index["offsets"]
     if any(len(array) != count for array in (heights, widths, offsets)):
-        raise ValueError("offsets or sizes of another number")
+        raise ValueError("the number of offsets or sizes is wrong")
     sides = np.concatenate([heights, widths])
     if sides.min(initial=1) < 1 or sides.max(initial=1) > MAX_PIXELS:
-        raise ValueError("sizes that no image has")
+        raise ValueError("image sizes are out of range")
     lengths = heights * widths * description.num_channels
     if (offsets != np.cumsum(lengths) - lengths).any() or lengths.sum() != description.num_bytes:
-        raise ValueError("offsets that do not follow one another")
+        raise ValueError("offsets do not follow one another")
     require_runs(index["name_starts"], count, len(index["name_bytes"]))
     labels = index["labels"]
     if "label_starts" in index:
         require_runs(index["label_starts"], count, len(labels))
     elif len(labels) != count:
-        raise ValueError("labels of another number")
+        raise ValueError("the number of labels is wrong")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(description.class_names):
-        raise ValueError("labels outside the classes")
+        raise ValueError("labels are out of range")
 
 
 def require_runs(starts: np.ndarray, count: int, end: int) -> None:
+    """Raise ValueError unless `starts` divides 0..end into `count` consecutive runs."""
     is_run = len(starts) == count + 1 and starts[0] == 0 and starts[-1] == end
     if not is_run or (np.diff(starts) < 0).any():
-        raise ValueError("runs of names or labels that do not follow one another")
+        raise ValueError("names or labels do not follow one another")
 
 
 def take_stamps(data: str, files: list[Path]) -> dict[str, list[int]]:
-    """Size and time of the last change of every file, or of evenly chosen ones, and the time of every folder.
+    """Return size and modification time of the files, evenly sampled if there are many, and of their folders.
 
-    A file that is added, removed or renamed changes the time of its folder; so of a million files only one that was written
-    over in place can escape.
+    Adding, removing or renaming a file changes the time of its folder, so among a million files only one that was overwritten
+    in place can go unnoticed.
     """
     names = {os.path.abspath(file) for file in (files[:: -(-len(files) // MAX_STAMPS)] if files else ())}
-    if os.path.isdir(data):  # of a file, the folder is somebody else's
+    if os.path.isdir(data):  # the folder of a single file may hold anything
         root = Path(os.path.abspath(data))
         parents = {Path(os.path.abspath(file)).parent for file in files}
-        # Those above them as well: a new class or split is a change of the folder that it lies in.
+        # Parents too: a new class or split changes the folder that it is in.
         folders = {folder for parent in parents for folder in (parent, *parent.parents)}
         names |= {str(folder) for folder in folders if folder.is_relative_to(root)}
     return {name: read_stamp(name) for name in sorted(names)}
 
 
-def warn_of_changes(path: Path, description: Description) -> None:
-    """Nothing is said where nothing of the data is here any more: a packed set may travel alone."""
+def warn_if_changed(path: Path, description: PackDescription) -> None:
+    """Warn if the original data has changed since it was packed; not if none of it is here, e.g. on another machine."""
     stamps = {name: read_stamp(name) for name in description.stamps}
     changed = [name for name, stamp in description.stamps.items() if stamps[name] != stamp]
     if changed and any(stamp != GONE for stamp in stamps.values()):
@@ -225,12 +230,12 @@ def warn_of_changes(path: Path, description: Description) -> None:
 
 
 def read_stamp(name: str) -> list[int]:
-    """Size, of a folder -1, and time of the last change."""
+    """Return size (-1 for a folder) and modification time in ns; GONE for a missing file."""
     try:
         status = os.stat(name)
-    except (OSError, ValueError):  # the latter for a name that cannot be one
+    except (OSError, ValueError):  # ValueError: the name contains a null byte
         return GONE
     return [-1 if stat.S_ISDIR(status.st_mode) else status.st_size, status.st_mtime_ns]
 
 
-KIND = DatasetFormat("packed", is_packed, list_packed_splits, open_packed)
+FORMAT = DatasetFormat("packed", is_packed, list_packed_splits, open_packed)
