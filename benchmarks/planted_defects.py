@@ -35,7 +35,7 @@ def main(
         planted = plant(copy, each, np.random.default_rng(seed))
         check = check_data(find_data(copy))
         if model is not None:
-            check.issues.extend(find_label_issues(check, Predictor(model)))
+            check = check.with_issues(find_label_issues(check, Predictor(model)))
         results = judge(check, planted, {str(path) for path in name_found(before)})
     rows = [(kind, str(result["planted"]), str(result["found"]), result["as"]) for kind, result in results.items()]
     print_table(("planted", "number", "found", "as"), rows)

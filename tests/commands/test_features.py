@@ -1,4 +1,4 @@
-"""`vitrine features` as a user runs it: the arrays against the model's own features, and its mistakes."""
+"""`vitrine features` from the command line: the arrays against the model's features, errors."""
 
 import json
 from dataclasses import replace
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tests.commands.test_evaluate import SINGLE, fail, run
-from tests.photos import draw_classes, draw_divided
 from tests.data.sources.test_imagenet import make_imagenet
-from tests.evaluation.test_predictor import draw_images, featurise_by_hand
+from tests.evaluation.test_predictor import featurise_by_hand
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
+from tests.photos import draw_classes, draw_divided, draw_images
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-HERE = ("--num-workers", 0)
+NO_WORKERS = ("--num-workers", 0)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(model: Path, data: Path, out: Path, *arguments: object) -> dict[str, np.ndarray]:
-    run("features", model, data, "--out", out, *arguments, *HERE)
+    run("features", model, data, "--out", out, *arguments, *NO_WORKERS)
     with np.load(out) as arrays:  # without pickle
         return dict(arrays)
 
@@ -37,7 +37,7 @@ def assert_features(values: np.ndarray, model: Path, files: list[Path]) -> None:
     np.testing.assert_allclose(values, featurise_by_hand(load_quietly(model), files).numpy(), rtol=SINGLE, atol=1e-5)
 
 
-def test_a_row_for_each_image_with_its_label_and_name(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_for_each_image(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = draw_classes(tmp_path / "photos", {"größe": 2, "ant": 3})
     arrays = write(model, data, tmp_path / "rows.npz")
     assert capsys.readouterr() == (f"{tmp_path / 'rows.npz'}: 5 images, 16 features\n", "")
@@ -49,7 +49,7 @@ def test_a_row_for_each_image_with_its_label_and_name(model: Path, tmp_path: Pat
     assert_features(arrays["features"], model, [data / name for name in arrays["names"]])
 
 
-def test_all_splits_one_after_another_or_the_one_asked_for(model: Path, tmp_path: Path) -> None:
+def test_all_splits_or_one(model: Path, tmp_path: Path) -> None:
     data = draw_divided(tmp_path / "photos", ("ant", "bee"), 2, 1, test="val")
     arrays = write(model, data, tmp_path / "rows.npz")
     files = [*sorted((data / "train").rglob("*.png")), *sorted((data / "val").rglob("*.png"))]
@@ -63,7 +63,7 @@ def test_all_splits_one_after_another_or_the_one_asked_for(model: Path, tmp_path
     np.testing.assert_allclose(part["features"], arrays["features"][4:], rtol=SINGLE, atol=1e-5)
 
 
-def test_classes_are_counted_alike_in_all_splits(model: Path, tmp_path: Path) -> None:
+def test_class_numbers_are_the_same_in_all_splits(model: Path, tmp_path: Path) -> None:
     draw_classes(tmp_path / "photos" / "train", {"ant": 1, "cat": 1})
     draw_classes(tmp_path / "photos" / "test", {"bee": 1, "cat": 1})
     arrays = write(model, tmp_path / "photos", tmp_path / "rows.npz")
@@ -79,13 +79,13 @@ def test_images_without_labels(model: Path, tmp_path: Path) -> None:
     assert_features(arrays["features"], model, files)
 
 
-def test_a_single_image(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_image(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 1})
     arrays = write(model, data, tmp_path / "rows.npz")
     assert (arrays["features"].shape, arrays["labels"].tolist()) == ((1, 16), [0])
 
 
-def test_several_labels_are_ones_in_a_row(model: Path, tmp_path: Path) -> None:
+def test_several_labels_are_multi_hot(model: Path, tmp_path: Path) -> None:
     folder = make_imagenet(tmp_path / "imagenet")
     (folder / "real.json").write_text(json.dumps([[2], [], [1, 0], [2, 1], [0]]))
     arrays = write(model, folder, tmp_path / "rows.npz", "--split", "real")
@@ -94,15 +94,14 @@ def test_several_labels_are_ones_in_a_row(model: Path, tmp_path: Path) -> None:
     assert (arrays["features"].shape, len(arrays["class_names"])) == ((5, 16), 3)
 
 
-def test_a_model_without_a_head_will_do(tmp_path: Path) -> None:
-    """Its features are those of the same model with one."""
+def test_model_without_head(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 2})
     save_quietly(make_checkpoint(replace(cases.VIT, num_classes=0)), tmp_path / "headless", "vitrine")
     arrays = write(tmp_path / "headless", data, tmp_path / "rows.npz")
     assert_features(arrays["features"], tmp_path / "headless", sorted(data.rglob("*.png")))
 
 
-def test_other_processes_and_sizes_of_batches_change_nothing(model: Path, tmp_path: Path) -> None:
+def test_workers_and_batch_size_change_nothing(model: Path, tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 4, "bee": 3})
     for name, options in (("a.npz", ("--num-workers", 0)), ("b.npz", ("--num-workers", 2, "--batch-size", 2))):
         run("features", model, data, "--out", tmp_path / name, "--no-cache", *options)
@@ -111,7 +110,7 @@ def test_other_processes_and_sizes_of_batches_change_nothing(model: Path, tmp_pa
         np.testing.assert_array_equal(first["names"], second["names"])
 
 
-def test_features_are_kept_unless_they_should_not_be(model: Path, tmp_path: Path, cache: Path) -> None:
+def test_features_are_cached_unless_turned_off(model: Path, tmp_path: Path, cache: Path) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 3})
     fresh = write(model, data, tmp_path / "fresh.npz", "--no-cache")
     assert not cache.exists()
@@ -124,49 +123,49 @@ def test_features_are_kept_unless_they_should_not_be(model: Path, tmp_path: Path
         np.testing.assert_array_equal(first[name], second[name])
 
 
-def test_a_bad_image_stops_it_or_is_left_out(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_image_is_an_error_or_skipped(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 2, "bee": 2})
     (data / "ant" / "1.png").write_text("no image")
     out = tmp_path / "rows.npz"
-    assert "ant/1.png is not a readable image" in fail(capsys, "features", model, data, "--out", out, *HERE)
+    assert "ant/1.png" in fail(capsys, "features", model, data, "--out", out, *NO_WORKERS)
     assert not out.exists()
     arrays = write(model, data, out, "--bad-images", "skip")
     assert (arrays["names"].tolist(), arrays["labels"].tolist()) == (["ant/0.png", "bee/0.png", "bee/1.png"], [0, 1, 1])
     assert_features(arrays["features"], model, [data / name for name in arrays["names"]])
-    assert "Skipped ant/1.png" in capsys.readouterr().err
+    assert "ant/1.png" in capsys.readouterr().err
 
 
-def test_mistakes_cost_a_sentence(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = draw_classes(tmp_path / "photos", {"ant": 1})
     out = tmp_path / "rows.npz"
 
-    def wrong(*arguments: object) -> str:
+    def error_of(*arguments: object) -> str:
         return fail(capsys, "features", *arguments)
 
-    assert "rows.csv must end with .npz, the only form that is written" in wrong(model, data, "--out", tmp_path / "rows.csv")
-    assert "does not exist. Create it first" in wrong(model, data, "--out", tmp_path / "no" / "rows.npz")
+    assert ".npz" in error_of(model, data, "--out", tmp_path / "rows.csv")
+    assert str(tmp_path / "no") in error_of(model, data, "--out", tmp_path / "no" / "rows.npz")
     (tmp_path / "folder.npz").mkdir()
-    assert "it is a folder" in wrong(model, data, "--out", tmp_path / "folder.npz")
-    assert "--out" in wrong(model, data)
-    assert "No checkpoint at" in wrong(tmp_path / "none", data, "--out", out)
-    assert "There is no data at" in wrong(model, tmp_path / "none", "--out", out)
-    assert "has no splits, and 'val' was asked for" in wrong(model, data, "--out", out, "--split", "val")
-    assert "batch_size=0 must be at least 1" in wrong(model, data, "--out", out, "--batch-size", 0)
+    assert "folder.npz" in error_of(model, data, "--out", tmp_path / "folder.npz")
+    assert "--out" in error_of(model, data)
+    assert str(tmp_path / "none") in error_of(tmp_path / "none", data, "--out", out)
+    assert str(tmp_path / "none") in error_of(model, tmp_path / "none", "--out", out)
+    assert "val" in error_of(model, data, "--out", out, "--split", "val")
+    assert "batch_size=0" in error_of(model, data, "--out", out, "--batch-size", 0)
     assert not out.exists()
 
 
-def test_splits_of_one_and_of_several_labels_are_not_put_together(
+def test_splits_with_one_and_several_labels_are_not_combined(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_imagenet(tmp_path / "imagenet")
     (folder / "real.json").write_text(json.dumps([[2], [], [1, 0], [2, 1], [0]]))
-    err = fail(capsys, "features", model, folder, "--out", tmp_path / "f.npz", *HERE)
-    assert "name one by --split" in err
+    err = fail(capsys, "features", model, folder, "--out", tmp_path / "f.npz", *NO_WORKERS)
+    assert "split" in err
     assert not (tmp_path / "f.npz").exists()
 
 
-def test_a_split_has_its_own_name_however_it_is_spelt(model: Path, tmp_path: Path) -> None:
+def test_split_names_are_normalised(model: Path, tmp_path: Path) -> None:
     draw_images(tmp_path / "photos" / "train" / "ant", 1)
     draw_images(tmp_path / "photos" / "val" / "ant", 2)
-    found = write(model, tmp_path / "photos", tmp_path / "f.npz", "--split", "validation", *HERE)
-    assert found["splits"].tolist() == ["val", "val"]
+    arrays = write(model, tmp_path / "photos", tmp_path / "f.npz", "--split", "validation", *NO_WORKERS)
+    assert arrays["splits"].tolist() == ["val", "val"]

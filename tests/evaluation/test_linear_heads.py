@@ -1,9 +1,4 @@
-"""Tests of evaluation/linear_heads.py.
-
-Against scikit-learn's ridge regression, on the same standardised features.
-Against scikit-learn's linear discriminant analysis with a covariance of our choice.
-On blobs that overlap, where logistic regression shows the best that a linear layer can do.
-"""
+"""Ridge regression and LDA against scikit-learn's on the same features; softmax heads against logistic regression."""
 
 import numpy as np
 import pytest
@@ -30,7 +25,7 @@ SHAPES = ((200, 12), (13, 12), (12, 12), (30, 100), (1, 4))  # (13, 12) and (12,
 
 
 def draw_problem(num_images: int, num_features: int) -> tuple[Tensor, Tensor]:
-    """Features of different means and scales, one of which never varies."""
+    """Draw features of different means and scales, one of them constant."""
     generator = torch.Generator().manual_seed(num_images)
     features = torch.randn(num_images, num_features, generator=generator) * torch.linspace(0.1, 30, num_features)
     features += torch.linspace(-50, 50, num_features)
@@ -39,14 +34,14 @@ def draw_problem(num_images: int, num_features: int) -> tuple[Tensor, Tensor]:
 
 
 def standardise(features: Tensor, others: Tensor) -> np.ndarray:
-    """The others as numpy does it, with the constant behind them."""
+    """Standardise with NumPy and append the constant feature."""
     x = features.numpy().astype(np.float64)
     standardised = (others.numpy() - x.mean(axis=0)) / (x.std(axis=0) + 1e-5)
     return np.column_stack([standardised, np.full(len(others), 100.0)])
 
 
 @pytest.mark.parametrize(("num_images", "num_features"), SHAPES)
-def test_weights_are_scikit_learn_s_for_any_l2(num_images: int, num_features: int) -> None:
+def test_ridge_weights_equal_sklearn(num_images: int, num_features: int) -> None:
     features, labels = draw_problem(num_images, num_features)
     problem = RidgeProblem(features, labels, NUM_CLASSES)
     targets = 2.0 * np.eye(NUM_CLASSES)[labels.numpy()] - 1
@@ -59,7 +54,7 @@ def test_weights_are_scikit_learn_s_for_any_l2(num_images: int, num_features: in
 
 
 @pytest.mark.parametrize(("num_images", "num_features"), SHAPES)
-def test_scores_and_the_folded_layer_are_the_prediction(num_images: int, num_features: int) -> None:
+def test_folded_layer_gives_the_same_scores(num_images: int, num_features: int) -> None:
     features, labels = draw_problem(num_images, num_features)
     others, _ = draw_problem(num_images + 1, num_features)
     problem = RidgeProblem(features, labels, NUM_CLASSES)
@@ -75,7 +70,7 @@ def test_scores_and_the_folded_layer_are_the_prediction(num_images: int, num_fea
     torch.testing.assert_close(folded.double(), scores, rtol=1e-5, atol=1e-4)
 
 
-def test_features_stay_as_they_are() -> None:
+def test_features_are_not_modified() -> None:
     features = torch.randn(6, 3, dtype=torch.float64)
     before = features.clone()
     problem = RidgeProblem(features, torch.tensor([0, 1, 2, 0, 1, 2]), 3)
@@ -84,31 +79,31 @@ def test_features_stay_as_they_are() -> None:
     assert torch.equal(features, before)
 
 
-def test_mistakes_are_said_in_a_sentence() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     features, labels = draw_problem(20, 4)
-    with pytest.raises(ValueError, match=r"20 rows of features but 19 labels"):
+    with pytest.raises(ValueError, match="19 labels"):
         RidgeProblem(features, labels[:19], NUM_CLASSES)
-    with pytest.raises(ValueError, match=r"labels go from 0 to 4, and 0 to 3 was needed: check num_classes=4"):
+    with pytest.raises(ValueError, match="num_classes=4"):
         RidgeProblem(features, labels, 4)
-    with pytest.raises(ValueError, match=r"labels go from -1 to 4"):
+    with pytest.raises(ValueError, match="-1 to 4"):
         RidgeProblem(features, torch.where(labels == 0, -1, labels), NUM_CLASSES)
-    with pytest.raises(ValueError, match=r"float32 of shape \(20, 5\), and one class for each image"):
+    with pytest.raises(ValueError, match=r"\(20, 5\)"):
         RidgeProblem(features, F.one_hot(labels, NUM_CLASSES).float(), NUM_CLASSES)
-    with pytest.raises(ValueError, match=r"num_classes=1 must be at least 2"):
+    with pytest.raises(ValueError, match="num_classes=1"):
         RidgeProblem(features, torch.zeros(20, dtype=torch.int64), 1)
-    with pytest.raises(ValueError, match=r"of no images"):
+    with pytest.raises(ValueError, match="empty"):
         RidgeProblem(features[:0], labels[:0], NUM_CLASSES)
-    with pytest.raises(ValueError, match=r"Features of shape \(20,\) cannot be standardised"):
+    with pytest.raises(ValueError, match=r"\(20,\)"):
         Standardiser.fit_and_apply(features[:, 0])
-    with pytest.raises(ValueError, match=r"infinite or not a number"):
+    with pytest.raises(ValueError, match="finite"):
         RidgeProblem(features / 0, labels, NUM_CLASSES)
     for l2 in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=r"l2=.* must be a finite number above 0"):
+        with pytest.raises(ValueError, match="l2="):
             RidgeProblem(features, labels, NUM_CLASSES).solve(l2)
 
 
 @pytest.mark.parametrize(("num_images", "num_features"), [(60, 5), (12, 30)])
-def test_left_out_scores_are_those_of_a_fit_without_the_image(num_images: int, num_features: int) -> None:
+def test_leave_one_out_scores_equal_refits(num_images: int, num_features: int) -> None:
     features, labels = draw_problem(num_images, num_features)
     problem = RidgeProblem(features, labels, NUM_CLASSES)
     left_out = problem.predict_left_out(2.0).numpy()
@@ -120,8 +115,8 @@ def test_left_out_scores_are_those_of_a_fit_without_the_image(num_images: int, n
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_by_class_are_those_of_one_hot_labels(dtype: torch.dtype) -> None:
-    """Rows need not lie one behind the other in memory, and classes need not have images."""
+def test_sums_by_class_equal_one_hot_products(dtype: torch.dtype) -> None:
+    """Rows may be strided, and classes may have no images."""
     rows, labels = torch.randn(7, 20, dtype=dtype).T, torch.randint(1, 5, (20,))
     torch.testing.assert_close(sum_by_class(rows, labels, 9), F.one_hot(labels, 9).to(dtype).T @ rows)
 
@@ -130,7 +125,7 @@ NUM_CLASSES_DISCRIMINANT = 3
 
 
 class Shrunk:
-    """The covariance of one class with something added to every variance, as scikit-learn asks for it."""
+    """Covariance estimator for scikit-learn that adds a constant to every variance."""
 
     def __init__(self, added: float) -> None:
         self.added = added
@@ -151,8 +146,8 @@ def draw_problem_discriminant(num_images: int, num_features: int) -> tuple[Tenso
 
 @pytest.mark.parametrize(("num_images", "num_features"), [(60, 4), (12, 30)])
 @pytest.mark.parametrize("shrinkage", [0.1, 3.0])
-def test_scores_are_scikit_learn_s(num_images: int, num_features: int, shrinkage: float) -> None:
-    """It divides the spread by N, we by N - K, so that scores differ by that factor."""
+def test_lda_scores_equal_sklearn(num_images: int, num_features: int, shrinkage: float) -> None:
+    """Scikit-learn divides by N, we by N - K, so scores differ by that factor."""
     features, labels = draw_problem_discriminant(num_images, num_features)
     factor = num_images / (num_images - NUM_CLASSES_DISCRIMINANT)
     reference = LinearDiscriminantAnalysis(
@@ -165,7 +160,7 @@ def test_scores_are_scikit_learn_s(num_images: int, num_features: int, shrinkage
     np.testing.assert_allclose(factor * (features @ weight.T + bias).numpy(), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_held_out_scores_are_those_of_a_fit_without_the_fold() -> None:
+def test_held_out_scores_equal_refits() -> None:
     features, labels = draw_problem_discriminant(60, 4)
     scores = predict_held_out(features, labels, NUM_CLASSES_DISCRIMINANT, (0.1, 1.0))
     folds = (
@@ -180,12 +175,12 @@ def test_held_out_scores_are_those_of_a_fit_without_the_fold() -> None:
             torch.testing.assert_close(scores[shrinkage][held_out], features[held_out] @ weight.T + bias)
 
 
-def test_frequent_classes_are_likelier_and_missing_ones_rare() -> None:
-    shares = Discriminant.fit(torch.eye(4, dtype=torch.float64), torch.tensor([0, 0, 0, 1]), 3).log_shares.exp()
-    torch.testing.assert_close(shares, torch.tensor([4, 2, 1], dtype=torch.float64) / 7)
+def test_log_priors() -> None:
+    priors = Discriminant.fit(torch.eye(4, dtype=torch.float64), torch.tensor([0, 0, 0, 1]), 3).log_priors.exp()
+    torch.testing.assert_close(priors, torch.tensor([4, 2, 1], dtype=torch.float64) / 7)
 
 
-def test_fewer_images_than_folds_will_do() -> None:
+def test_fewer_images_than_folds() -> None:
     scores = predict_held_out(torch.eye(3, dtype=torch.float64), torch.arange(3), 3, (1.0,))
     assert scores[1.0].isfinite().all()
 
@@ -202,7 +197,7 @@ def draw_blobs(num_images: int, shares: tuple[int, ...] = (0, 1, 2)) -> tuple[Te
 
 @pytest.mark.parametrize("shares", [(0, 1, 2), (0, 0, 0, 0, 0, 0, 1, 2)])
 @pytest.mark.parametrize("fit", FITS)
-def test_head_is_right_and_as_sure_as_it_should_be(fit: type, shares: tuple[int, ...]) -> None:
+def test_head_is_accurate_and_calibrated(fit: type, shares: tuple[int, ...]) -> None:
     features, labels = draw_blobs(1200, shares)
     weight, bias = fit(features[:400], labels[:400], 3)
     assert weight.dtype == bias.dtype == torch.float32
@@ -215,8 +210,8 @@ def test_head_is_right_and_as_sure_as_it_should_be(fit: type, shares: tuple[int,
     assert loss < log_loss(truth, reference.predict_proba(features[400:])) + 0.08
 
 
-def test_the_discriminant_knows_how_frequent_classes_are() -> None:
-    """Of blobs whose spread is the same, its probabilities are the true ones."""
+def test_lda_head_predicts_class_frequencies() -> None:
+    """For clusters of equal covariance, its probabilities are the true ones."""
     features, labels = draw_blobs(4000, (0, 0, 0, 0, 0, 0, 1, 2))
     weight, bias = fit_discriminant_head(features, labels, 3)
     expected = (features @ weight.T + bias).softmax(dim=1).mean(dim=0)
@@ -224,26 +219,26 @@ def test_the_discriminant_knows_how_frequent_classes_are() -> None:
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_a_class_without_images_is_never_the_answer(fit: type) -> None:
+def test_class_without_images_is_never_predicted(fit: type) -> None:
     features, labels = draw_blobs(300)
     weight, bias = fit(features, labels, 5)
     assert set((features @ weight.T + bias).argmax(dim=1).tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_one_image_of_each_class_is_enough(fit: type) -> None:
+def test_one_image_per_class(fit: type) -> None:
     features = torch.eye(4) * 5
     weight, bias = fit(features, torch.arange(4), 4)
     assert (features @ weight.T + bias).argmax(dim=1).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_several_classes_each_are_refused(fit: type) -> None:
-    with pytest.raises(ValueError, match=r"one class for each image, int64 \(N\), was needed"):
+def test_several_labels_are_rejected(fit: type) -> None:
+    with pytest.raises(ValueError, match=r"\(4, 3\)"):
         fit(torch.randn(4, 2), torch.ones(4, 3), 3)
 
 
-def test_the_scale_is_where_the_cross_entropy_is_least() -> None:
+def test_scale_minimises_cross_entropy() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(500) % 4
     scores = F.one_hot(labels, 4) + torch.randn(500, 4, generator=generator, dtype=torch.float64)

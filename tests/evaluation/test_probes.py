@@ -1,4 +1,4 @@
-"""Against scikit-learn's classifiers on the same features, and on data whose answer is known."""
+"""Probes against scikit-learn's classifiers on the same features, and on data with a known result."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def make_features(values: np.ndarray, labels: np.ndarray | list[int]) -> Feature
 
 
 def draw_split(num_train: int, num_test: int, num_classes: int, num_features: int = 6, spread: float = 1.0) -> FeatureSplit:
-    """Clouds around points of their own, `spread` wide: above about 1 they overlap."""
+    """Draw a cluster for each class, `spread` wide: above about 1 they overlap."""
     generator = np.random.default_rng(num_train)
     centres = generator.normal(size=(num_classes, num_features))
     parts = []
@@ -51,7 +51,7 @@ def test_every_kind_is_listed() -> None:
     assert tuple(PROBES) == KINDS
 
 
-def test_accuracy_is_the_share_of_hits(digits: FeatureSplit) -> None:
+def test_accuracy_is_the_fraction_of_hits(digits: FeatureSplit) -> None:
     for kind in KINDS:
         found = fit_probe(kind, digits, ProbeConfig(penalties=(0.01,)))
         assert (found.kind, found.hits.dtype, found.hits.shape) == (kind, np.bool_, (797,))
@@ -62,7 +62,7 @@ def test_accuracy_is_the_share_of_hits(digits: FeatureSplit) -> None:
 
 @pytest.mark.parametrize(("num_neighbours", "temperature"), [(1, 0.07), (20, 0.07), (5, 1e-4), (50, 1.0), (20, 3.0)])
 @pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_neighbours_are_scikit_learn_s_with_the_same_weights(num_neighbours: int, temperature: float, spread: float) -> None:
+def test_neighbours_equal_sklearn(num_neighbours: int, temperature: float, spread: float) -> None:
     split = draw_split(200, 300, 4, spread=spread)
     found = fit_probe("neighbours", split, ProbeConfig(num_neighbours=num_neighbours, temperature=temperature))
 
@@ -79,11 +79,11 @@ def test_neighbours_are_scikit_learn_s_with_the_same_weights(num_neighbours: int
 
 def test_neighbours_are_the_same_in_chunks(digits: FeatureSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fit_probe("neighbours", digits, ProbeConfig())
-    monkeypatch.setattr(probes, "CHUNK", 50)  # 797 test images: the last chunk is smaller
+    monkeypatch.setattr(probes, "CHUNK_SIZE", 50)  # 797 test images: the last chunk is smaller
     assert np.array_equal(fit_probe("neighbours", digits, ProbeConfig()).hits, whole.hits)
 
 
-def test_more_neighbours_than_images_are_all_of_them() -> None:
+def test_more_neighbours_than_images() -> None:
     split = draw_split(7, 50, 3)
     all_of_them = fit_probe("neighbours", split, ProbeConfig(num_neighbours=7))
     more = fit_probe("neighbours", split, ProbeConfig(num_neighbours=1000))
@@ -91,8 +91,8 @@ def test_more_neighbours_than_images_are_all_of_them() -> None:
     assert more.setting == "7 neighbours, temperature 0.07"
 
 
-def test_a_cold_vote_is_the_nearest_neighbour_s() -> None:
-    """Weights that a float cannot hold, neither as exp(1 / temperature) nor as its inverse."""
+def test_low_temperature_is_the_nearest_neighbour() -> None:
+    """exp(1 / temperature) and its inverse would overflow."""
     split = draw_split(100, 200, 5, spread=2.0)
     nearest = fit_probe("neighbours", split, ProbeConfig(num_neighbours=1))
     for temperature in (1e-5, 1e-12, 1e-30):
@@ -100,7 +100,7 @@ def test_a_cold_vote_is_the_nearest_neighbour_s() -> None:
         assert np.array_equal(found.hits, nearest.hits)
 
 
-def test_means_are_scikit_learn_s_where_all_have_one_length() -> None:
+def test_class_means_equal_sklearn_for_means_of_equal_norm() -> None:
     """Classes that are one cloud turned by quarters: their means are as long as one another, and then nearest by distance is
     nearest by angle."""
     generator = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_means_are_scikit_learn_s_where_all_have_one_length() -> None:
     assert fit_probe("means", split, ProbeConfig()).hits.tolist() == (reference == wanted).tolist()
 
 
-def test_means_are_of_directions_and_compared_by_angle() -> None:
+def test_class_means_are_compared_by_angle() -> None:
     split = draw_split(60, 400, 4, spread=1.5)
     directions = normalize(split.train.values.double().numpy())
     means = [directions[split.train.labels.numpy() == label].mean(axis=0) for label in range(4)]
@@ -126,7 +126,7 @@ def test_means_are_of_directions_and_compared_by_angle() -> None:
 
 
 @pytest.mark.parametrize("kind", ["neighbours", "means"])
-def test_the_length_of_features_does_not_matter(kind: ProbeKind) -> None:
+def test_norm_of_features_does_not_matter(kind: ProbeKind) -> None:
     split = draw_split(40, 200, 3)
     lengths = torch.logspace(-3, 3, 40)[:, None]
     scaled = replace(split, train=replace(split.train, values=split.train.values * lengths))
@@ -134,7 +134,7 @@ def test_the_length_of_features_does_not_matter(kind: ProbeKind) -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0, 100.0])
-def test_logistic_regression_is_scikit_learn_s_on_standardised_features(penalty: float) -> None:
+def test_logistic_regression_equals_sklearn(penalty: float) -> None:
     split = draw_split(90, 600, 3, spread=1.5)
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * 90), max_iter=1000))
     pipeline.fit(split.train.values.double().numpy(), split.train.labels.numpy())
@@ -143,7 +143,7 @@ def test_logistic_regression_is_scikit_learn_s_on_standardised_features(penalty:
     assert 0.4 < found.accuracy < 1
 
 
-def test_the_penalty_is_the_best_on_held_out_images_and_then_fitted_to_all() -> None:
+def test_best_penalty_on_held_out_images_is_refitted() -> None:
     """One feature tells the classes apart, 19 share a noise that much penalty takes for a reason, and 40 are noise of their
     own, which little penalty fits."""
     generator = np.random.default_rng(25)
@@ -164,13 +164,13 @@ def test_the_penalty_is_the_best_on_held_out_images_and_then_fitted_to_all() -> 
     assert np.array_equal(found.hits, fit_probe("logistic", split, ProbeConfig(penalties=(0.03,))).hits)
 
 
-def test_of_penalties_that_are_alike_the_strongest_is_taken() -> None:
+def test_strongest_of_equal_penalties_is_chosen() -> None:
     split = draw_split(60, 20, 3, spread=0.01)  # any will do
     for penalties in ((1e-3, 1e-1, 1e-2), (1e-1, 1e-2, 1e-3)):
         assert fit_probe("logistic", split, ProbeConfig(penalties=penalties)).setting.startswith("penalty 0.1, of 3 ")
 
 
-def test_a_share_of_every_class_is_held_out() -> None:
+def test_fraction_of_every_class_is_held_out() -> None:
     labels = [0] * 10 + [1] * 25 + [2] * 2 + [3]  # and none of class 4
     train = make_features(np.arange(38 * 2).reshape(38, 2), labels)
     split = FeatureSplit(train, train, 5)
@@ -182,7 +182,7 @@ def test_a_share_of_every_class_is_held_out() -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
-def test_of_two_images_one_is_held_out_whatever_the_share(share: float) -> None:
+def test_one_of_two_images_is_held_out(share: float) -> None:
     train = make_features(np.eye(4), [0, 0, 1, 1])
     fitted, held_out = hold_out_rows(FeatureSplit(train, train, 2), ProbeConfig(choice_share=share))
     assert [sorted(train.labels[rows].tolist()) for rows in (fitted, held_out)] == [[0, 1], [0, 1]]
@@ -199,33 +199,33 @@ def test_the_order_of_rows_changes_nothing(digits: FeatureSplit) -> None:
         assert np.array_equal(first.hits, second.hits)
 
 
-def test_one_image_of_each_class_is_enough_but_for_logistic_regression() -> None:
+def test_one_image_per_class_is_too_few_for_logistic_regression() -> None:
     train = make_features(np.eye(3), [2, 0, 1])
     split = FeatureSplit(train, make_features(np.eye(3) + 0.1, [2, 0, 0]), 3)
     for kind in ("neighbours", "means"):
         assert fit_probe(kind, split, ProbeConfig()).hits.tolist() == [True, True, False]
-    with pytest.raises(ValueError, match=r"holds images out to choose its penalty, and every class has one only: give more"):
+    with pytest.raises(ValueError, match="only one training image"):
         fit_probe("logistic", split, ProbeConfig())
 
 
-def test_all_of_one_class_is_the_answer_to_everything_but_for_logistic_regression() -> None:
+def test_one_training_class_is_too_few_for_logistic_regression() -> None:
     train = make_features(np.random.default_rng(0).normal(size=(9, 3)), [1] * 9)
     split = FeatureSplit(train, make_features(np.eye(3), [0, 1, 2]), 3)
     for kind in ("neighbours", "means"):
         assert fit_probe(kind, split, ProbeConfig()).hits.tolist() == [False, True, False]
-    with pytest.raises(ValueError, match=r"to train on are of one class, and two or more were needed: check the data"):
+    with pytest.raises(ValueError, match="one class"):
         fit_probe("logistic", split, ProbeConfig())
 
 
-def test_a_class_without_training_images_is_never_the_answer() -> None:
-    """Not even where all others are in the opposite direction, or the features are nothing."""
+def test_class_without_training_images_is_never_predicted() -> None:
+    """Also for features opposite to all classes, and for zeros."""
     train = make_features(np.array([[-1.0, 0.1], [-1.0, -0.1], [-1.0, 0.2], [-1.0, -0.2]]), [1, 3, 1, 3])
     test = make_features(np.array([[1.0, 0.0], [5.0, 0.01], [0.0, 0.0]]), [0, 2, 4])
     for kind in KINDS:
         assert not fit_probe(kind, FeatureSplit(train, test, 5), ProbeConfig()).hits.any()
 
 
-def test_features_that_never_vary_do_no_harm() -> None:
+def test_constant_features_change_nothing() -> None:
     split = draw_split(30, 60, 3, spread=0.3)
     train, test = (
         replace(part, values=torch.cat([part.values, torch.zeros(len(part), 2)], dim=1)) for part in (split.train, split.test)
@@ -235,13 +235,11 @@ def test_features_that_never_vary_do_no_harm() -> None:
         assert np.array_equal(padded.hits, fit_probe(kind, split, ProbeConfig()).hits)
 
 
-def test_a_fit_that_is_stopped_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconverged_fit_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     split = draw_split(60, 10, 3)
     with pytest.warns(ConvergenceWarning):
         LogisticRegression(C=100, max_iter=2).fit(split.train.values.numpy(), split.train.labels.numpy())
     monkeypatch.setattr(probes, "MAX_ITERATIONS", 2)
     with pytest.warns(VitrineWarning) as caught:
         fit_probe("logistic", split, ProbeConfig(penalties=(1e-4,)))
-    assert {str(warning.message) for warning in caught} == {
-        "Logistic regression with penalty 0.0001 was stopped after 2 iterations, before its end."
-    }
+    assert all("0.0001" in str(warning.message) and "2 iterations" in str(warning.message) for warning in caught)

@@ -1,8 +1,4 @@
-"""Tests of evaluation/topk.py.
-
-Answers against scipy's softmax and scikit-learn's figures, whatever the batches.
-Against scikit-learn, and on released weights.
-"""
+"""Top-k predictions and summed metrics against scipy and scikit-learn, whatever the batches; released weights."""
 
 import itertools
 from pathlib import Path
@@ -21,8 +17,8 @@ from vitrine.data.loader import Loader
 from vitrine.data.open_data import open_data
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.evaluation.topk import (
+    Classification,
     count_hits,
-    evaluate_classification,
     evaluating,
     predict_batch,
     predict_batches,
@@ -42,69 +38,67 @@ def draw_labels(num_images: int, num_classes: int = NUM_CLASSES) -> Tensor:
 
 
 def make_batches(logits: Tensor, labels: Tensor, batch_size: int = 7) -> list[Batch]:
-    """Of images whose pixels are the logits, numbered from 100 on."""
-    places = torch.arange(len(logits)).split(batch_size)
-    return [Batch(logits[some, :, None, None], labels[some], some + 100, step) for step, some in enumerate(places)]
+    """Make batches of images whose pixels are the logits, with indices from 100."""
+    indices = torch.arange(len(logits)).split(batch_size)
+    return [Batch(logits[some, :, None, None], labels[some], some + 100, step) for step, some in enumerate(indices)]
 
 
-def read_off(images: Tensor) -> Tensor:
+def pixels_as_logits(images: Tensor) -> Tensor:
     return images[:, :, 0, 0]
 
 
-def test_answers_are_the_likeliest_classes_with_their_probabilities() -> None:
+def test_classes_and_probabilities_equal_scipy_softmax() -> None:
     logits, labels = draw_logits(40), draw_labels(40)
-    found = predict_batches(read_off, make_batches(logits, labels))
-    shares = softmax(logits.double().numpy(), axis=1)
-    order = np.argsort(-shares, axis=1)[:, :5]
+    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    probabilities = softmax(logits.double().numpy(), axis=1)
+    order = np.argsort(-probabilities, axis=1)[:, :5]
     assert len(found) == 40
     assert found.index.tolist() == list(range(100, 140))
     assert np.array_equal(found.classes.numpy(), order)
     assert found.probabilities.dtype == torch.float32
-    np.testing.assert_allclose(found.probabilities.numpy(), np.take_along_axis(shares, order, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(found.probabilities.numpy(), np.take_along_axis(probabilities, order, axis=1), rtol=1e-5)
     assert np.array_equal(found.hits.numpy(), order == labels.numpy()[:, None])
 
 
-def test_figures_of_them_are_scikit_learn_s() -> None:
+def test_hits_and_losses_equal_sklearn() -> None:
     logits, labels = draw_logits(60), draw_labels(60)
-    found = predict_batches(read_off, make_batches(logits, labels))
-    shares, classes = softmax(logits.double().numpy(), axis=1), np.arange(NUM_CLASSES)
+    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    probabilities, classes = softmax(logits.double().numpy(), axis=1), np.arange(NUM_CLASSES)
     for k in (1, 2, 5):
         share = found.hits[:, :k].any(dim=1).double().mean().item()
-        assert share == pytest.approx(top_k_accuracy_score(labels, shares, k=k, labels=classes))
-    assert found.losses.double().mean().item() == pytest.approx(log_loss(labels, shares, labels=classes), rel=1e-5)
-    assert found.counts.all()
+        assert share == pytest.approx(top_k_accuracy_score(labels, probabilities, k=k, labels=classes))
+    assert found.losses.double().mean().item() == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
+    assert found.has_label.all()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
-def test_the_size_of_batches_changes_nothing(batch_size: int) -> None:
+def test_batch_size_changes_nothing(batch_size: int) -> None:
     logits, labels = draw_logits(11), draw_labels(11)
-    found = predict_batches(read_off, make_batches(logits, labels, batch_size))
-    whole = predict_batch(read_off, make_batches(logits, labels, 11)[0])
+    found = predict_batches(pixels_as_logits, make_batches(logits, labels, batch_size))
+    whole = predict_batch(pixels_as_logits, make_batches(logits, labels, 11)[0])
     for name, tensor in vars(whole).items():
         assert torch.equal(getattr(found, name), tensor)
 
 
-@pytest.mark.parametrize(
-    ("num_classes", "num_answers", "expected"), [(3, 5, 3), (1, 5, 1), (12, 1, 1), (12, 12, 12), (5, 99, 5)]
-)
-def test_there_are_as_many_answers_as_were_asked_for_or_classes(num_classes: int, num_answers: int, expected: int) -> None:
+@pytest.mark.parametrize(("num_classes", "top", "expected"), [(3, 5, 3), (1, 5, 1), (12, 1, 1), (12, 12, 12), (5, 99, 5)])
+def test_number_of_predicted_classes(num_classes: int, top: int, expected: int) -> None:
     batches = make_batches(draw_logits(4, num_classes), draw_labels(4, num_classes))
-    found = predict_batches(read_off, batches, num_answers=num_answers)
+    found = predict_batches(pixels_as_logits, batches, top=top)
     assert found.classes.shape == found.probabilities.shape == found.hits.shape == (4, expected)
     if expected == num_classes:
         torch.testing.assert_close(found.probabilities.sum(dim=1), torch.ones(4))
         assert found.hits.sum(dim=1).tolist() == [1, 1, 1, 1]
 
 
-def test_of_several_labels_each_is_right_and_without_any_nothing_counts() -> None:
+def test_several_labels_and_none() -> None:
     logits = draw_logits(4)
     order = logits.argsort(dim=1, descending=True)
     labels = torch.zeros(4, NUM_CLASSES)
     labels[0, order[0, [0, 3]]] = 1
     labels[1, order[1, [2, 8]]] = 1
     labels[3, order[3, 11]] = 1
-    found = predict_batches(read_off, make_batches(logits, labels))
-    assert found.counts.tolist() == [True, True, False, True]
+    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    assert found.has_label.tolist() == [True, True, False, True]
     assert found.hits.tolist() == [
         [True, False, False, True, False],
         [False, False, True, False, False],
@@ -118,21 +112,21 @@ def test_of_several_labels_each_is_right_and_without_any_nothing_counts() -> Non
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_large_logits_stay_finite(size: float) -> None:
     logits = torch.tensor([[size, size - 1, size - 2]])
-    found = predict_batches(read_off, make_batches(logits, torch.tensor([1])))
+    found = predict_batches(pixels_as_logits, make_batches(logits, torch.tensor([1])))
     np.testing.assert_allclose(found.probabilities[0].numpy(), softmax([0.0, -1.0, -2.0]), rtol=1e-3)  # float32 at 1e4
     assert found.losses.item() == pytest.approx(-np.log(softmax([0.0, -1.0, -2.0])[1]), rel=1e-3)
 
 
-def test_half_precision_is_left_before_anything_is_summed() -> None:
+def test_half_precision_logits_are_computed_in_float32() -> None:
     logits = draw_logits(6, 1000).bfloat16()
-    found = predict_batches(lambda images: read_off(images).bfloat16(), make_batches(logits, draw_labels(6, 1000)))
+    found = predict_batches(lambda images: pixels_as_logits(images).bfloat16(), make_batches(logits, draw_labels(6, 1000)))
     expected = torch.nn.functional.cross_entropy(logits.float(), draw_labels(6, 1000), reduction="none")
     assert found.losses.dtype == torch.float32
     torch.testing.assert_close(found.losses, expected)
 
 
-def test_some_are_taken_by_mask_or_by_number() -> None:
-    whole = predict_batches(read_off, make_batches(draw_logits(6), draw_labels(6)))
+def test_take_rows_by_mask_or_number() -> None:
+    whole = predict_batches(pixels_as_logits, make_batches(draw_logits(6), draw_labels(6)))
     masked = whole.take(torch.tensor([False, True, False, False, True, False]))
     numbered = whole.take(torch.tensor([4, 1]))
     assert masked.index.tolist() == [101, 104]
@@ -143,25 +137,25 @@ def test_some_are_taken_by_mask_or_by_number() -> None:
     assert len(whole.take(torch.zeros(6, dtype=torch.bool))) == 0
 
 
-def test_a_batch_of_which_all_was_skipped_adds_nothing() -> None:
+def test_empty_batch_adds_nothing() -> None:
     logits, labels = draw_logits(5), draw_labels(5)
     empty = Batch(logits[:0, :, None, None], labels[:0], torch.zeros(0, dtype=torch.int64), 0, skipped=("bad.png",))
-    found = predict_batches(read_off, [empty, *make_batches(logits, labels, 2), empty])
+    found = predict_batches(pixels_as_logits, [empty, *make_batches(logits, labels, 2), empty])
     assert found.index.tolist() == [100, 101, 102, 103, 104]
-    assert len(predict_batches(read_off, [empty])) == 0
+    assert len(predict_batches(pixels_as_logits, [empty])) == 0
 
 
-def test_nothing_to_answer_costs_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"There is no image to evaluate on: check the data and its split\."):
-        predict_batches(read_off, iter(()))
+def test_no_batches_raise() -> None:
+    with pytest.raises(ValueError, match="no images"):
+        predict_batches(pixels_as_logits, iter(()))
 
 
-def test_no_gradient_is_kept() -> None:
+def test_predictions_have_no_gradient() -> None:
     kept: list[Tensor] = []
     layer = torch.nn.Linear(NUM_CLASSES, NUM_CLASSES)
 
     def predict(images: Tensor) -> Tensor:
-        kept.append(layer(read_off(images)))
+        kept.append(layer(pixels_as_logits(images)))
         return kept[-1]
 
     predict_batches(predict, make_batches(draw_logits(2), draw_labels(2)))
@@ -185,52 +179,57 @@ class Linear(nn.Module):
 
 def draw_batches(labels: Tensor, batch_size: int) -> list[Batch]:
     images = torch.randint(0, 256, (len(labels), 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    places = torch.arange(len(labels)).split(batch_size)
-    return [Batch(images[some], labels[some], some, step) for step, some in enumerate(places)]
+    indices = torch.arange(len(labels)).split(batch_size)
+    return [Batch(images[some], labels[some], some, step) for step, some in enumerate(indices)]
 
 
-def compute_shares(model: nn.Module, preprocessing: Preprocessing, batches: list[Batch]) -> np.ndarray:
+def classify(model: nn.Module, preprocessing: Preprocessing, batches: list[Batch]) -> Classification:
+    with evaluating(model):
+        return summarise_counts(count_hits(lambda images: model(preprocessing.normalise(images)), batches, "cpu"))
+
+
+def compute_probabilities(model: nn.Module, preprocessing: Preprocessing, batches: list[Batch]) -> np.ndarray:
     logits = model.eval()(preprocessing.normalise(torch.cat([batch.image for batch in batches])))
     return logits.detach().double().softmax(dim=1).numpy()
 
 
-def test_it_is_scikit_learn_s() -> None:
+def test_accuracy_and_loss_equal_sklearn() -> None:
     labels = torch.randint(0, 12, (50,), generator=torch.Generator().manual_seed(2))
     model, batches = Linear(12), draw_batches(labels, 16)
-    found = evaluate_classification(model, PREPROCESSING, batches)
+    found = classify(model, PREPROCESSING, batches)
     assert model.training
-    shares, classes = compute_shares(model, PREPROCESSING, batches), np.arange(12)
+    probabilities, classes = compute_probabilities(model, PREPROCESSING, batches), np.arange(12)
     assert found.num_images == 50
-    assert found.top1 == top_k_accuracy_score(labels, shares, k=1, labels=classes)
-    assert found.top5 == top_k_accuracy_score(labels, shares, k=5, labels=classes)
-    assert found.loss == pytest.approx(log_loss(labels, shares, labels=classes), rel=1e-5)
+    assert found.top1 == top_k_accuracy_score(labels, probabilities, k=1, labels=classes)
+    assert found.top5 == top_k_accuracy_score(labels, probabilities, k=5, labels=classes)
+    assert found.loss == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
 
 
-def test_one_of_several_labels_is_right_and_none_does_not_count() -> None:
+def test_one_of_several_labels_is_enough() -> None:
     model, labels = Linear(12), torch.zeros(6, 12)
     batches = draw_batches(labels, 6)
-    order = np.argsort(-compute_shares(model, PREPROCESSING, batches), axis=1)
+    order = np.argsort(-compute_probabilities(model, PREPROCESSING, batches), axis=1)
     for image, place in enumerate((0, 4, 5, 2)):  # which answer is one of the labels; the last two images have none
         labels[image, order[image, place]] = 1
         labels[image, order[image, 11]] = 1
-    found = evaluate_classification(model, PREPROCESSING, draw_batches(labels, 4))
+    found = classify(model, PREPROCESSING, draw_batches(labels, 4))
     assert (found.num_images, found.top1, found.top5, found.loss) == (4, 1 / 4, 3 / 4, None)
 
 
-def test_fewer_than_five_classes_and_nothing_to_evaluate() -> None:
-    found = evaluate_classification(Linear(3), PREPROCESSING, draw_batches(torch.tensor([0, 1, 2, 0]), 2))
+def test_fewer_than_five_classes_and_no_labels() -> None:
+    found = classify(Linear(3), PREPROCESSING, draw_batches(torch.tensor([0, 1, 2, 0]), 2))
     assert found.top5 == 1.0
-    with pytest.raises(ValueError, match="There is no image with a label to evaluate on"):
-        evaluate_classification(Linear(3), PREPROCESSING, draw_batches(torch.zeros(4, 3), 2))
-    with pytest.raises(ValueError, match="no image with a label"):
-        evaluate_classification(Linear(3), PREPROCESSING, [])
+    with pytest.raises(ValueError, match="no images with a label"):
+        classify(Linear(3), PREPROCESSING, draw_batches(torch.zeros(4, 3), 2))
+    with pytest.raises(ValueError, match="no images with a label"):
+        classify(Linear(3), PREPROCESSING, [])
 
 
-def test_counts_of_parts_add_up_to_the_whole() -> None:
-    """Each of several processes counts its own images, and may have more of them than another, or none."""
+def test_counts_of_ranks_add_up() -> None:
+    """Ranks may have different numbers of images, or none."""
     labels = torch.randint(0, 12, (23,), generator=torch.Generator().manual_seed(3))
     model, whole = Linear(12).eval(), draw_batches(labels, 23)
-    found = evaluate_classification(model, PREPROCESSING, whole)
+    found = classify(model, PREPROCESSING, whole)
     for bounds in ((0, 23, 23), (0, 1, 23), (0, 7, 7, 20, 23)):
         parts = [slice_batch(whole[0], start, end) for start, end in itertools.pairwise(bounds)]
         counts = sum(count_hits(lambda images: model(PREPROCESSING.normalise(images)), [part], "cpu") for part in parts)
@@ -244,23 +243,23 @@ def slice_batch(batch: Batch, start: int, end: int) -> Batch:
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 12)])
-def test_an_empty_batch_counts_nothing(labels: Tensor) -> None:
+def test_empty_batches_do_not_count(labels: Tensor) -> None:
     empty = Batch(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), labels, torch.zeros(0, dtype=torch.int64), 0)
     full = draw_batches(torch.tensor([0, 1, 2, 3]) if labels.ndim == 1 else torch.eye(12)[:4], 2)
     model = Linear(12)
-    expected = evaluate_classification(model, PREPROCESSING, full)
-    assert evaluate_classification(model, PREPROCESSING, [empty, full[0], empty, full[1]]) == expected
-    with pytest.raises(ValueError, match="no image with a label"):
-        evaluate_classification(model, PREPROCESSING, [empty])
+    expected = classify(model, PREPROCESSING, full)
+    assert classify(model, PREPROCESSING, [empty, full[0], empty, full[1]]) == expected
+    with pytest.raises(ValueError, match="no images with a label"):
+        classify(model, PREPROCESSING, [empty])
 
 
-def test_nothing_counted_can_be_added_to_something() -> None:
+def test_no_batches_count_as_zeros() -> None:
     nothing = count_hits(Linear(12), [], "cpu")
     assert nothing.tolist() == [0, 0, 0, 0]
-    assert nothing.dtype == torch.float64  # what another process adds to it has to be of the same kind
+    assert nothing.dtype == torch.float64  # so that counts of other ranks can be added
 
 
-def test_no_gradient_is_kept_while_counting() -> None:
+def test_counting_has_no_gradient() -> None:
     model, kept = Linear(12), []
 
     def predict(images: Tensor) -> Tensor:
@@ -273,7 +272,7 @@ def test_no_gradient_is_kept_while_counting() -> None:
 
 
 @pytest.mark.parametrize("was_training", [True, False])
-def test_a_module_is_behind_as_it_was(was_training: bool) -> None:
+def test_evaluating_restores_the_mode(was_training: bool) -> None:
     model = Linear(3).train(was_training)
     with evaluating(model):
         assert not model.training
@@ -286,15 +285,15 @@ def test_a_module_is_behind_as_it_was(was_training: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_deit_tiny_on_a_hundred_photographs(assets: Path) -> None:
-    """Through source, loader and evaluation as through `Preprocessing.load`, file by file."""
+    """Loader and metrics against `Preprocessing.load` and the model, file by file."""
     checkpoint = load_checkpoint(assets / "deit-tiny" / "model.safetensors")
     source = open_data(assets / "imagenet-val-1000")
     loader = Loader(source, EvalTransform(checkpoint.preprocessing), LoaderConfig(batch_size=50, num_workers=0), shuffle=False)
     batches = list(loader.read(0, 2))
-    found = evaluate_classification(checkpoint.model, checkpoint.preprocessing, batches)
+    found = classify(checkpoint.model, checkpoint.preprocessing, batches)
     images = torch.stack([checkpoint.preprocessing.load(path) for path in source.files()[:100]])
     assert torch.equal(torch.cat([batch.image for batch in batches]), images)
     with torch.inference_mode():
-        answers = checkpoint.model.eval()(checkpoint.preprocessing.normalise(images)).argmax(dim=1)
-    assert found.top1 == pytest.approx((answers == torch.arange(100)).float().mean().item())
+        predictions = checkpoint.model.eval()(checkpoint.preprocessing.normalise(images)).argmax(dim=1)
+    assert found.top1 == pytest.approx((predictions == torch.arange(100)).float().mean().item())
     assert found.top1 > 0.6
