@@ -16,7 +16,7 @@ from vitrine.data.open_data import (
     BUILT_IN,
     DATASET_FORMATS,
     find_data,
-    load_kind,
+    load_format,
     open_data,
     open_test,
     open_train_and_test,
@@ -30,7 +30,7 @@ def test_public_name() -> None:
 
 
 def test_kinds_have_names_of_their_own() -> None:
-    names = [load_kind(name).name for name in DATASET_FORMATS]
+    names = [load_format(name).name for name in DATASET_FORMATS]
     assert len({*names, *BUILT_IN, "hub"}) == len(names) + len(BUILT_IN) + 1
 
 

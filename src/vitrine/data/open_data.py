@@ -125,7 +125,7 @@ def find_data(data: DataLike) -> DatasetHandle:
     if name.startswith(VTAB):
         return find_vtab_task(name)
     if re.split("[:@]", name)[0] in BUILT_IN:
-        if find_kind(Path(name)) is not None:  # a folder of another kind, as of a run with that name, is not meant
+        if find_format(Path(name)) is not None:  # a folder of another kind, as of a run with that name, is not meant
             raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
         return find_built_in(name)
     return find_on_disk(Path(data))
@@ -168,7 +168,7 @@ def find_vtab_task(name: str) -> DatasetHandle:
 
 
 def find_on_disk(path: Path) -> DatasetHandle:
-    kind = find_kind(path)
+    kind = find_format(path)
     if kind is not None:
         return DatasetHandle(str(path), kind.name, kind.list_splits(path), partial(kind.open, path))
     if str(path).startswith("hf:"):
@@ -181,10 +181,10 @@ def find_on_disk(path: Path) -> DatasetHandle:
     )
 
 
-def find_kind(path: Path) -> DatasetFormat | None:
+def find_format(path: Path) -> DatasetFormat | None:
     """What the data there is; None where there is none that is known."""
-    return next((kind for kind in map(load_kind, DATASET_FORMATS) if kind.matches(path)), None)
+    return next((kind for kind in map(load_format, DATASET_FORMATS) if kind.matches(path)), None)
 
 
-def load_kind(name: str) -> DatasetFormat:
-    return import_module(f"vitrine.data.sources.{name}").KIND
+def load_format(name: str) -> DatasetFormat:
+    return import_module(f"vitrine.data.sources.{name}").FORMAT

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrine.data.sources.cifar import KIND
+from vitrine.data.sources.cifar import FORMAT
 
 RANDOM = np.random.default_rng(0)
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -47,9 +47,9 @@ def make_cifar_100(folder: Path) -> Path:
 def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
     folder = make_cifar(tmp_path)
     path = tmp_path if is_parent else folder
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == ("train", "test")
-    source = KIND.open(path, "train")
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == ("train", "test")
+    source = FORMAT.open(path, "train")
     np.testing.assert_array_equal(source.pixels, TRAIN)
     assert source.pixels.flags.c_contiguous
     assert [source.read(index)[1] for index in range(10)] == list(TRAIN_LABELS)
@@ -58,7 +58,7 @@ def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
     assert source.name(6) == "data_batch_*.bin[6]"
     assert source.files() == [folder / f"data_batch_{number}.bin" for number in range(1, 6)]
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(6)[0].to_numpy(), TRAIN[6])
-    test = KIND.open(path, "test")
+    test = FORMAT.open(path, "test")
     np.testing.assert_array_equal(test.pixels, TEST)
     assert (test.labels[0], test.labels[1], test.name(1)) == (2, 1, "test_batch.bin[1]")
 
@@ -67,27 +67,27 @@ def test_cifar_10(tmp_path: Path, is_parent: bool) -> None:
 def test_cifar_100_has_its_fine_labels(tmp_path: Path, is_parent: bool) -> None:
     folder = make_cifar_100(tmp_path)
     path = tmp_path if is_parent else folder
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == ("train", "test")
-    source = KIND.open(path, "train")
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == ("train", "test")
+    source = FORMAT.open(path, "train")
     np.testing.assert_array_equal(source.pixels, TRAIN[:3])
     assert source.labels.values.tolist() == [99, 0, 42]
     assert (len(source.class_names), source.class_names[42], source.name(2)) == (100, "fine_42", "train.bin[2]")
-    assert KIND.open(path, "test").labels.values.tolist() == [7]
+    assert FORMAT.open(path, "test").labels.values.tolist() == [7]
 
 
 def test_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"anything")
-    assert not KIND.matches(tmp_path)
-    assert not KIND.matches(tmp_path / "train.bin")
+    assert not FORMAT.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path / "train.bin")
 
 
 def test_a_parent_of_both_costs_a_sentence(tmp_path: Path) -> None:
     make_cifar(tmp_path)
     make_cifar_100(tmp_path)
-    assert KIND.matches(tmp_path)
+    assert FORMAT.matches(tmp_path)
     with pytest.raises(ValueError, match=r"both CIFAR-10 and CIFAR-100"):
-        KIND.list_splits(tmp_path)
+        FORMAT.list_splits(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -99,32 +99,32 @@ def test_the_pickled_version_is_refused(tmp_path: Path, folder: str, names: tupl
     for name in names:
         (tmp_path / folder / name).write_bytes(pickle.dumps({}))
     for path in (tmp_path, tmp_path / folder):
-        assert KIND.matches(path)
+        assert FORMAT.matches(path)
         with pytest.raises(ValueError, match=r"Python version"):
-            KIND.open(path, "train")
+            FORMAT.open(path, "train")
 
 
 def test_missing_files_cost_a_sentence(tmp_path: Path) -> None:
     path = make_cifar(tmp_path)
     (path / "data_batch_3.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"data_batch_3\.bin"):
-        KIND.open(path, "train")
-    assert len(KIND.open(path, "test")) == 2
+        FORMAT.open(path, "train")
+    assert len(FORMAT.open(path, "test")) == 2
     (path / "batches.meta.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"batches\.meta\.txt does not exist"):
-        KIND.open(path, "test")
+        FORMAT.open(path, "test")
     for file in sorted(path.glob("data_batch_*")):
         file.unlink()
-    assert KIND.list_splits(path) == ("test",)
+    assert FORMAT.list_splits(path) == ("test",)
 
 
 def test_names_without_images_cost_a_sentence(tmp_path: Path) -> None:
     path = make_cifar_100(tmp_path)
     for name in ("train.bin", "test.bin"):
         (path / name).unlink()
-    assert KIND.matches(path)
+    assert FORMAT.matches(path)
     with pytest.raises(FileNotFoundError, match=r"train\.bin does not exist"):
-        KIND.list_splits(path)
+        FORMAT.list_splits(path)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_damage_costs_a_sentence(tmp_path: Path, name: str, content: bytes, sent
     path = make_cifar(tmp_path)
     (path / name).write_bytes(content)
     with pytest.raises(ValueError, match=sentence) as caught:
-        KIND.open(path, "train")
+        FORMAT.open(path, "train")
     assert str(caught.value).startswith(str(path / name))
 
 
@@ -154,7 +154,7 @@ def test_a_label_outside_of_cifar_100_costs_a_sentence(tmp_path: Path) -> None:
     path = make_cifar_100(tmp_path)
     (path / "test.bin").write_bytes(encode(TEST[0], 1, 100))
     with pytest.raises(ValueError, match=r"test\.bin has label 100 in record 0"):
-        KIND.open(path, "test")
+        FORMAT.open(path, "test")
 
 
 def test_a_folder_in_the_place_of_a_file_costs_a_sentence(tmp_path: Path) -> None:
@@ -162,4 +162,4 @@ def test_a_folder_in_the_place_of_a_file_costs_a_sentence(tmp_path: Path) -> Non
     (path / "batches.meta.txt").unlink()
     (path / "batches.meta.txt").mkdir()
     with pytest.raises(ValueError, match=r"batches\.meta\.txt cannot be read \(Is a directory\)"):
-        KIND.open(path, "train")
+        FORMAT.open(path, "train")

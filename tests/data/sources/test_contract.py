@@ -30,7 +30,7 @@ from vitrine.data.config import AugmentConfig, LoaderConfig
 from vitrine.data.dataset_format import order_splits
 from vitrine.data.image import LazyImage
 from vitrine.data.loader import Loader
-from vitrine.data.open_data import BUILT_IN, DATASET_FORMATS, DatasetHandle, find_data, load_kind
+from vitrine.data.open_data import BUILT_IN, DATASET_FORMATS, DatasetHandle, find_data, load_format
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.scan import map_images
 from vitrine.data.source import Source
@@ -87,9 +87,9 @@ def list_some(source: Source) -> list[int]:
 
 
 def test_it_is_recognised_as_what_it_is(data: DatasetHandle) -> None:
-    if data.kind in {load_kind(name).name for name in DATASET_FORMATS}:
+    if data.kind in {load_format(name).name for name in DATASET_FORMATS}:
         path = Path(data.name)
-        first = next(load_kind(name).name for name in DATASET_FORMATS if load_kind(name).matches(path))
+        first = next(load_format(name).name for name in DATASET_FORMATS if load_format(name).matches(path))
         assert first == data.kind
 
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from vitrine.data.sources.flowers import KIND
+from vitrine.data.sources.flowers import FORMAT
 
 LABELS = [77, 77, 1, 102, 1, 102, 77, 1]
 SPLITS = {"trnid": [1, 3, 4], "valid": [2, 5], "tstid": [6, 7, 8]}
@@ -38,10 +38,10 @@ def flowers(tmp_path: Path) -> Path:
 
 
 def test_splits_are_the_official_lists(flowers: Path) -> None:
-    assert KIND.name == "flowers"
-    assert KIND.list_splits(flowers) == ("train", "val", "test")
+    assert FORMAT.name == "flowers"
+    assert FORMAT.list_splits(flowers) == ("train", "val", "test")
     for split, key in {"train": "trnid", "val": "valid", "test": "tstid"}.items():
-        source = KIND.open(flowers, split)
+        source = FORMAT.open(flowers, split)
         numbers = scipy.io.loadmat(flowers / "setid.mat")[key][0]
         labels = scipy.io.loadmat(flowers / "imagelabels.mat")["labels"][0]
         assert [source.name(index) for index in range(len(source))] == [f"jpg/image_{number:05d}.jpg" for number in numbers]
@@ -53,7 +53,7 @@ def test_splits_are_the_official_lists(flowers: Path) -> None:
 
 def test_the_order_is_that_of_the_list(flowers: Path) -> None:
     write_lists(flowers, trnid=[4, 1, 3])
-    source = KIND.open(flowers, "train")
+    source = FORMAT.open(flowers, "train")
     assert [source.name(index)[-5] for index in range(3)] == ["4", "1", "3"]
     assert source.labels.values.tolist() == [101, 76, 0]
 
@@ -62,12 +62,12 @@ def test_numbers_may_be_doubles_in_a_column(flowers: Path) -> None:
     """MATLAB makes doubles of whatever is not said to be something else."""
     lists = {name: np.array(numbers, dtype=np.float64)[:, None] for name, numbers in SPLITS.items()}
     scipy.io.savemat(flowers / "setid.mat", lists)
-    assert KIND.open(flowers, "train").labels.values.tolist() == [76, 0, 101]
+    assert FORMAT.open(flowers, "train").labels.values.tolist() == [76, 0, 101]
 
 
 def test_names_come_from_the_file_beside(flowers: Path, assets: Path) -> None:
     shutil.copy(assets / "flowers102" / "cat_to_name.json", flowers)
-    source = KIND.open(flowers, "train")
+    source = FORMAT.open(flowers, "train")
     assert len(source.class_names) == 102
     assert source.files()[-1] == flowers / "cat_to_name.json"
     assert [source.class_names[label] for label in source.labels.values] == [
@@ -81,28 +81,28 @@ def test_names_come_from_the_file_beside(flowers: Path, assets: Path) -> None:
 def test_names_must_be_of_all_classes(names: object, flowers: Path) -> None:
     (flowers / "cat_to_name.json").write_text(json.dumps(names))
     with pytest.raises(ValueError, match=r"cat_to_name\.json must have a name for each of the classes '1' to '102'"):
-        KIND.open(flowers, "train")
+        FORMAT.open(flowers, "train")
 
 
 def test_every_usual_place_will_do(flowers: Path) -> None:
-    assert KIND.open(flowers.parent, "val").name(0) == "jpg/image_00002.jpg"
+    assert FORMAT.open(flowers.parent, "val").name(0) == "jpg/image_00002.jpg"
     (flowers / "102flowers").mkdir()
     shutil.move(flowers / "jpg", flowers / "102flowers")
-    assert KIND.open(flowers, "val").name(0) == "jpg/image_00002.jpg"
+    assert FORMAT.open(flowers, "val").name(0) == "jpg/image_00002.jpg"
     for name in ("imagelabels.mat", "setid.mat"):
         shutil.move(flowers / name, flowers / "102flowers")
-    assert KIND.open(flowers, "val").files()[0] == flowers / "102flowers" / "jpg" / "image_00002.jpg"
+    assert FORMAT.open(flowers, "val").files()[0] == flowers / "102flowers" / "jpg" / "image_00002.jpg"
 
 
 def test_other_data_is_not_taken_for_it(flowers: Path, assets: Path) -> None:
-    assert KIND.matches(flowers)
-    assert not KIND.matches(flowers / "jpg")
-    assert not KIND.matches(flowers / "setid.mat")
-    assert not KIND.matches(assets / "flowers102")  # sorted into folders by class
+    assert FORMAT.matches(flowers)
+    assert not FORMAT.matches(flowers / "jpg")
+    assert not FORMAT.matches(flowers / "setid.mat")
+    assert not FORMAT.matches(assets / "flowers102")  # sorted into folders by class
 
 
 def test_a_source_can_be_sent(flowers: Path) -> None:
-    source = KIND.open(flowers, "train")
+    source = FORMAT.open(flowers, "train")
     source.read(0)
     assert pickle.loads(pickle.dumps(source)).fetch(1) == source.fetch(1)
 
@@ -125,25 +125,25 @@ def test_a_source_can_be_sent(flowers: Path) -> None:
 def test_wrong_numbers_are_named(change: dict[str, list[int]], sentence: str, flowers: Path) -> None:
     write_lists(flowers, **change)
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        KIND.open(flowers, "train")
+        FORMAT.open(flowers, "train")
 
 
 @pytest.mark.parametrize("value", ["text", np.ones((3, 3)), np.array([[1.5, 2]]), np.array([[np.nan, np.inf]])])
 def test_what_is_no_row_of_whole_numbers_costs_a_sentence(value: object, flowers: Path) -> None:
     scipy.io.savemat(flowers / "imagelabels.mat", {"labels": value})
     with pytest.raises(ValueError, match=r"imagelabels\.mat has (no row of numbers in labels|1\.5 in labels|nan in labels)"):
-        KIND.open(flowers, "train")
+        FORMAT.open(flowers, "train")
 
 
 def test_missing_and_damaged_files_cost_a_sentence(flowers: Path) -> None:
     (flowers / "jpg" / "image_00003.jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"setid\.mat lists image_00003\.jpg"):
-        KIND.open(flowers, "train")
-    assert len(KIND.open(flowers, "val")) == 2
+        FORMAT.open(flowers, "train")
+    assert len(FORMAT.open(flowers, "val")) == 2
     content = (flowers / "setid.mat").read_bytes()
     (flowers / "setid.mat").write_bytes(content[:-20])
     with pytest.raises(ValueError, match=r"setid\.mat is not a complete MATLAB file"):
-        KIND.open(flowers, "train")
+        FORMAT.open(flowers, "train")
     (flowers / "setid.mat").unlink()
     with pytest.raises(FileNotFoundError, match=r"setid\.mat does not exist"):
-        KIND.open(flowers, "train")
+        FORMAT.open(flowers, "train")

@@ -12,7 +12,7 @@ from PIL import Image
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.sources import folder as module
-from vitrine.data.sources.folder import KIND
+from vitrine.data.sources.folder import FORMAT
 
 COLOURS = {"bird": (200, 30, 10), "cat": (20, 180, 40), "dog": (5, 60, 220)}
 
@@ -37,13 +37,13 @@ def write_images(root: Path, *paths: str) -> Path:
 
 
 def names_of(root: Path, split: str | None = None) -> list[str]:
-    source = KIND.open(root, split)
+    source = FORMAT.open(root, split)
     return [source.name(index) for index in range(len(source))]
 
 
 def refuses(root: Path, needle: str, split: str | None = None) -> None:
     with pytest.raises(ValueError, match=re.escape(needle)) as caught:
-        KIND.open(root, split)
+        FORMAT.open(root, split)
     assert type(caught.value) is ValueError
     assert "\n" not in str(caught.value)
     assert str(root) in str(caught.value)
@@ -51,10 +51,10 @@ def refuses(root: Path, needle: str, split: str | None = None) -> None:
 
 def test_splits_with_class_folders(tmp_path: Path) -> None:
     root = make_folder(tmp_path)
-    assert KIND.matches(root)
-    assert KIND.list_splits(root) == ("train", "val")
+    assert FORMAT.matches(root)
+    assert FORMAT.list_splits(root) == ("train", "val")
     for split, count in (("train", 3), ("val", 1)):
-        source = KIND.open(root, split)
+        source = FORMAT.open(root, split)
         assert source.class_names == ("bird", "cat", "dog")
         assert [source.name(index) for index in range(len(source))] == [
             f"{split}/{name}/{index:03}.png" for name in COLOURS for index in range(count)
@@ -74,25 +74,25 @@ def test_labels_and_order_are_those_of_hugging_face(tmp_path: Path) -> None:
     for split, their_split in (("train", "train"), ("val", "validation")):
         rows = theirs[their_split].cast_column("image", datasets.Image(decode=False))
         expected = {os.path.relpath(row["image"]["path"], root): row["label"] for row in rows}
-        source = KIND.open(root, split)
+        source = FORMAT.open(root, split)
         assert source.class_names == tuple(rows.features["label"].names)
         assert {source.name(index): source.labels[index] for index in range(len(source))} == expected
 
 
 def test_real_photographs(assets: Path) -> None:
     """Folders of this set are called by the class index, and its README counts one image for each."""
-    source = KIND.open(assets / "imagenet-val-1000", None)
+    source = FORMAT.open(assets / "imagenet-val-1000", None)
     assert len(source) == len(source.class_names) == 1000
     assert [int(source.name(index).split("/")[0]) for index in range(1000)] == source.labels.values.tolist()
     image, label = source.read(472)
     assert (label, min(image.height, image.width)) == (472, 256)
-    assert [len(KIND.open(assets / "pets", split)) for split in KIND.list_splits(assets / "pets")] == [740, 444]
+    assert [len(FORMAT.open(assets / "pets", split)) for split in FORMAT.list_splits(assets / "pets")] == [740, 444]
 
 
 def test_class_folders_with_images_at_any_depth(tmp_path: Path) -> None:
     write_images(tmp_path, "dog/1.jpg", "cat/2.jpg", "cat/night/deep/1.JPEG", "cat-like/x.Png", "cat/night.jpg")
-    assert KIND.list_splits(tmp_path) == ()
-    source = KIND.open(tmp_path, None)
+    assert FORMAT.list_splits(tmp_path) == ()
+    source = FORMAT.open(tmp_path, None)
     assert source.class_names == ("cat", "cat-like", "dog")
     expected = ["cat-like/x.Png", "cat/2.jpg", "cat/night.jpg", "cat/night/deep/1.JPEG", "dog/1.jpg"]
     assert names_of(tmp_path) == expected == sorted(expected)
@@ -101,16 +101,16 @@ def test_class_folders_with_images_at_any_depth(tmp_path: Path) -> None:
 
 def test_flat_images_have_no_labels(tmp_path: Path) -> None:
     write_images(tmp_path, "b.jpg", "a.png")
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     assert names_of(tmp_path) == ["a.png", "b.jpg"]
     assert (source.class_names, source.labels[0], source.labels.has_several) == ((), (), True)
 
 
 def test_flat_splits_beside_labelled_ones(tmp_path: Path) -> None:
     write_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/1.png", "test/2.png")
-    assert KIND.list_splits(tmp_path) == ("train", "test")
-    assert KIND.open(tmp_path, "train").class_names == ("cat", "dog")
-    test = KIND.open(tmp_path, "test")
+    assert FORMAT.list_splits(tmp_path) == ("train", "test")
+    assert FORMAT.open(tmp_path, "train").class_names == ("cat", "dog")
+    test = FORMAT.open(tmp_path, "test")
     assert (names_of(tmp_path, "test"), test.class_names, test.labels[1]) == (["test/1.png", "test/2.png"], (), ())
 
 
@@ -127,33 +127,33 @@ def test_flat_splits_beside_labelled_ones(tmp_path: Path) -> None:
 )
 def test_which_folders_are_splits(tmp_path: Path, folders: tuple[str, ...], splits: tuple[str, ...]) -> None:
     write_images(tmp_path, *(f"{folder}/1.png" for folder in folders))
-    assert KIND.list_splits(tmp_path) == splits
+    assert FORMAT.list_splits(tmp_path) == splits
     if not splits:
-        assert KIND.open(tmp_path, None).class_names == tuple(sorted(folders))
+        assert FORMAT.open(tmp_path, None).class_names == tuple(sorted(folders))
     for split in splits:
-        assert len(KIND.open(tmp_path, split)) == 1
+        assert len(FORMAT.open(tmp_path, split)) == 1
 
 
 def test_folders_without_images_do_not_hide_splits(tmp_path: Path) -> None:
     write_images(tmp_path, "train/cat/1.png", "val/cat/1.png")
     (tmp_path / "notes" / "old").mkdir(parents=True)
     (tmp_path / "notes" / "boxes.xml").write_text("<a/>")
-    assert KIND.list_splits(tmp_path) == ("train", "val")
+    assert FORMAT.list_splits(tmp_path) == ("train", "val")
 
 
 def test_splits_share_their_classes(tmp_path: Path) -> None:
     write_images(tmp_path, "train/cat/1.png", "train/eel/1.png", "val/bee/1.png", "val/eel/1.png")
     (tmp_path / "val" / "cat").mkdir()
-    assert KIND.open(tmp_path, "train").class_names == KIND.open(tmp_path, "val").class_names == ("bee", "cat", "eel")
-    assert KIND.open(tmp_path, "train").labels.values.tolist() == [1, 2]
-    assert KIND.open(tmp_path, "val").labels.values.tolist() == [0, 2]
+    assert FORMAT.open(tmp_path, "train").class_names == FORMAT.open(tmp_path, "val").class_names == ("bee", "cat", "eel")
+    assert FORMAT.open(tmp_path, "train").labels.values.tolist() == [1, 2]
+    assert FORMAT.open(tmp_path, "val").labels.values.tolist() == [0, 2]
 
 
 def test_class_list_orders_and_names(tmp_path: Path) -> None:
     write_images(tmp_path, "n02/1.png", "n01/1.png")
     (tmp_path / "n03").mkdir()
     (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbfn03\tthe third\r\nn02\r\nn01\tna\xc3\xafve cat\r\n\r\n")
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     assert source.class_names == ("the third", "n02", "naïve cat")
     assert (names_of(tmp_path), source.labels.values.tolist()) == (["n01/1.png", "n02/1.png"], [2, 1])
     assert tmp_path / "classes.txt" in source.files()
@@ -163,8 +163,8 @@ def test_class_list_makes_split_names_classes(tmp_path: Path) -> None:
     write_images(tmp_path, "train/night/1.png", "test/1.png", "bus/1.png")
     refuses(tmp_path, "has test, train, called like splits, beside bus")
     (tmp_path / "classes.txt").write_text("bus\ntrain\ntest\n")
-    assert KIND.list_splits(tmp_path) == ()
-    assert KIND.open(tmp_path, None).class_names == ("bus", "train", "test")
+    assert FORMAT.list_splits(tmp_path) == ()
+    assert FORMAT.open(tmp_path, None).class_names == ("bus", "train", "test")
 
 
 @pytest.mark.parametrize(
@@ -203,17 +203,17 @@ def test_images_beside_classes_in_one_split(tmp_path: Path) -> None:
 
 
 def test_empty_folders(tmp_path: Path) -> None:
-    assert not KIND.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path)
     (tmp_path / "cat" / "deep").mkdir(parents=True)
-    assert not KIND.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path)
     write_image(tmp_path / "dog" / "1.png")
     refuses(tmp_path, "has class folders without any image (cat)")
 
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
     write_image(tmp_path / "1.png")
-    assert not KIND.matches(tmp_path / "1.png")
-    assert not KIND.matches(tmp_path / "absent")
+    assert not FORMAT.matches(tmp_path / "1.png")
+    assert not FORMAT.matches(tmp_path / "absent")
 
 
 def test_left_out_files_are_told_once(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_left_out_files_are_told_once(tmp_path: Path) -> None:
     for path in ("all.zip", "train/extra.mp4", "train/cat/a.xml", "train/dog/b.xml", "train/dog/jpg", "val/cat/c.xml"):
         (root / path).write_bytes(b"")
     with pytest.warns(VitrineWarning) as caught:
-        source = KIND.open(root, "train")
+        source = FORMAT.open(root, "train")
     (message,) = [str(warning.message) for warning in caught]
     assert f"{root}: 5 of its files were left out" in message
     assert "(all.zip, train/cat/a.xml, train/dog/b.xml and 2 more)" in message
@@ -231,15 +231,15 @@ def test_left_out_files_are_told_once(tmp_path: Path) -> None:
 def test_numbered_classes_sorted_as_text_are_told(tmp_path: Path) -> None:
     write_images(tmp_path, "2/1.png", "10/1.png")
     with pytest.warns(VitrineWarning, match="sorted as text"):
-        assert KIND.open(tmp_path, None).class_names == ("10", "2")
+        assert FORMAT.open(tmp_path, None).class_names == ("10", "2")
     (tmp_path / "classes.txt").write_text("2\n10\n")
-    assert KIND.open(tmp_path, None).class_names == ("2", "10")
+    assert FORMAT.open(tmp_path, None).class_names == ("2", "10")
 
 
 def test_one_class_that_holds_others_is_told(tmp_path: Path) -> None:
     write_images(tmp_path, "photos/cat/1.png", "photos/dog/1.png")
     with pytest.warns(VitrineWarning, match=r"photos is the only class folder, with folders in it \(cat, dog\)"):
-        assert KIND.open(tmp_path, None).class_names == ("photos",)
+        assert FORMAT.open(tmp_path, None).class_names == ("photos",)
 
 
 def test_what_cannot_be_read_is_a_bad_image(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_what_cannot_be_read_is_a_bad_image(tmp_path: Path) -> None:
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     (tmp_path / "text.png").write_text("no image")
     write_image(tmp_path / "well.png")
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     os.remove(tmp_path / "well.png")
     os.mkfifo(tmp_path / "well.png")  # to open it would wait for ever
     for index, reason in enumerate(["No such file", "symbolic links", "is not an image", "not a regular file"]):
@@ -259,7 +259,7 @@ def test_what_cannot_be_read_is_a_bad_image(tmp_path: Path) -> None:
 def test_odd_file_names(tmp_path: Path, name: bytes) -> None:
     write_image(tmp_path / "plain.png")
     os.rename(tmp_path / "plain.png", os.path.join(os.fsencode(tmp_path), name))
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     assert os.fsencode(source.name(0)) == name
     assert source.read(0)[0].height == 4
     assert source.files()[0].exists()
@@ -276,7 +276,7 @@ def test_folders_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module.os, "scandir", deny)
     refuses(tmp_path, f"{tmp_path}/cat cannot be listed (Permission denied)")
-    assert not KIND.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path)
 
 
 def test_recognition_does_not_walk_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,19 +290,19 @@ def test_recognition_does_not_walk_everything(tmp_path: Path, monkeypatch: pytes
         return scandir(folder)
 
     monkeypatch.setattr(module.os, "scandir", count)
-    assert KIND.matches(tmp_path)
+    assert FORMAT.matches(tmp_path)
     assert len(listed) == 2
     for index in range(400):
         (tmp_path / f"bare/{index}").mkdir(parents=True)
     listed.clear()
-    assert not KIND.matches(tmp_path / "bare")
+    assert not FORMAT.matches(tmp_path / "bare")
     assert len(listed) == module.SHALLOW_FOLDERS
 
 
 def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_folder(tmp_path)
     monkeypatch.chdir(root.parent)
-    source = KIND.open(Path("photos"), "train")
+    source = FORMAT.open(Path("photos"), "train")
     source.read(0)
     packed = pickle.dumps(source)
     monkeypatch.chdir("/")

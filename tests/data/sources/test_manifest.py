@@ -22,7 +22,7 @@ from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.source import Source
 from vitrine.data.sources.annotations import MAX_CLASSES
-from vitrine.data.sources.manifest import KIND, Row, read_rows
+from vitrine.data.sources.manifest import FORMAT, Row, read_rows
 
 COLOURS = {"bird": (200, 30, 10), "cat": (20, 180, 40), "dog": (5, 60, 220)}
 
@@ -62,7 +62,7 @@ def labels_of(source: Source) -> list[object]:
 
 def refuses(path: Path, needle: str, kind: type[Exception] = ValueError) -> None:
     with pytest.raises(kind, match=re.escape(needle)) as caught:
-        KIND.open(path, None)
+        FORMAT.open(path, None)
     assert type(caught.value) is kind  # not a UnicodeDecodeError or JSONDecodeError, which are ValueErrors too
     assert "\n" not in str(caught.value)
     assert path.name in str(caught.value)
@@ -70,10 +70,10 @@ def refuses(path: Path, needle: str, kind: type[Exception] = ValueError) -> None
 
 def test_csv_with_splits(tmp_path: Path) -> None:
     path = make_manifest(tmp_path)
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == ("train", "val")
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == ("train", "val")
     for split, count in (("train", 2), ("val", 1)):
-        source = KIND.open(path, split)
+        source = FORMAT.open(path, split)
         assert source.class_names == ("bird", "cat", "dog")
         assert names_of(source) == [f"pixels/{split}, {name} {index}.png" for name in COLOURS for index in range(count)]
         for index in range(len(source)):
@@ -89,7 +89,7 @@ def test_no_label_column_is_unlabelled(tmp_path: Path) -> None:
         write_manifest(tmp_path, "path,label\na.png,\nb.png,\n", "empty.csv"),
         write_json_lines(tmp_path, {"path": "a.png"}, {"path": "b.png", "label": None}),
     ):
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
         assert (labels_of(source), source.class_names, source.labels.has_several) == ([(), ()], (), True)
 
 
@@ -104,7 +104,7 @@ def test_several_labels(tmp_path: Path) -> None:
         {"path": "e.png", "labels": ["cat", "cat"]},
     )
     for path in (as_csv, as_json):
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
         assert source.class_names == ("a|b", "cat", "dog")
         assert labels_of(source) == [(2, 1), (), (1,), (0,), (1,)]
         np.testing.assert_array_equal(source.labels.to_targets(np.array([0, 1]), 3), [[0, 1, 1], [0, 0, 0]])
@@ -113,28 +113,28 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_one_forgotten_label_is_told(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label\na.png,cat\nb.png,\nc.png,dog\n")
     with pytest.warns(VitrineWarning, match=r"1 of its images have no label, such as b\.png"):
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
     assert labels_of(source) == [(0,), (), (1,)]
 
 
 def test_a_split_without_labels_leaves_the_others_alone(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label,split\na.png,cat,train\nb.png,,test\nc.png,dog,train\nd.png,dog,val\n")
-    assert KIND.list_splits(path) == ("train", "val", "test")
-    train, val, test = (KIND.open(path, split) for split in ("train", "val", "test"))
+    assert FORMAT.list_splits(path) == ("train", "val", "test")
+    train, val, test = (FORMAT.open(path, split) for split in ("train", "val", "test"))
     assert (labels_of(train), labels_of(val), labels_of(test)) == ([0, 1], [1], [()])
     assert (train.class_names, val.class_names, test.class_names) == (("cat", "dog"), ("cat", "dog"), ())
 
 
 def test_splits_agree_on_having_several_labels(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label,split\na.png,cat;dog,train\nb.png,dog,test\n")
-    assert labels_of(KIND.open(path, "test")) == [(1,)]
+    assert labels_of(FORMAT.open(path, "test")) == [(1,)]
 
 
 @pytest.mark.parametrize("spelling", ["val", "valid", "Validation", " DEV "])
 def test_spellings_of_splits(tmp_path: Path, spelling: str) -> None:
     path = write_manifest(tmp_path, f"path,split\na.png,training\nb.png,{spelling}\nc.png,testing\n")
-    assert KIND.list_splits(path) == ("train", "val", "test")
-    assert names_of(KIND.open(path, "val")) == ["b.png"]
+    assert FORMAT.list_splits(path) == ("train", "val", "test")
+    assert names_of(FORMAT.open(path, "val")) == ["b.png"]
 
 
 def test_whole_numbers_are_class_indices(tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_whole_numbers_are_class_indices(tmp_path: Path) -> None:
             tmp_path, *({"path": f"{name}.png", "label": label} for name, label in zip("abc", (10, "2", 0), strict=True))
         ),
     ):
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
         assert labels_of(source) == [10, 2, 0]
         assert source.class_names == ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10")
 
 
 def test_codes_with_leading_zeros_are_names(tmp_path: Path) -> None:
-    source = KIND.open(write_manifest(tmp_path, "path,label\na.png,007\nb.png,10\n"), None)
+    source = FORMAT.open(write_manifest(tmp_path, "path,label\na.png,007\nb.png,10\n"), None)
     assert (source.class_names, labels_of(source)) == (("007", "10"), [0, 1])
 
 
@@ -168,7 +168,7 @@ def test_class_list_beside(
 ) -> None:
     (tmp_path / "classes.txt").write_text(listed)
     path = write_manifest(tmp_path, f"path,label\na.png,{labels[0]}\nb.png,{labels[1]}\n")
-    source = KIND.open(path, None)
+    source = FORMAT.open(path, None)
     assert (source.class_names, labels_of(source)) == (names, indices)
     assert tmp_path / "classes.txt" in source.files()
 
@@ -203,12 +203,12 @@ def test_class_indices_have_a_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["-1", "2.0"])
 def test_numbers_that_are_no_indices(tmp_path: Path, label: str) -> None:
     refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), f"line 3 has the label {label} among numbers")
-    source = KIND.open(write_manifest(tmp_path, f"path,label\na.png,zero\nb.png,{label}\n"), None)
+    source = FORMAT.open(write_manifest(tmp_path, f"path,label\na.png,zero\nb.png,{label}\n"), None)
     assert source.class_names == (label, "zero")
 
 
 def test_only_the_first_file_is_looked_for(tmp_path: Path) -> None:
-    source = KIND.open(write_manifest(tmp_path, "path\na.png\ngone.png\n"), None)
+    source = FORMAT.open(write_manifest(tmp_path, "path\na.png\ngone.png\n"), None)
     assert source.read(0)[0].height == 3
     with pytest.raises(BadImage, match=r"gone\.png cannot be read \(No such file"):
         source.read(1)
@@ -221,7 +221,7 @@ def test_only_the_first_file_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_devices_are_no_images(tmp_path: Path) -> None:
-    source = KIND.open(write_manifest(tmp_path, "path\na.png\n/dev/zero\n."), None)
+    source = FORMAT.open(write_manifest(tmp_path, "path\na.png\n/dev/zero\n."), None)
     for index, reason in ((1, "not a regular file"), (2, "not a regular file")):
         with pytest.raises(BadImage, match=reason):
             source.read(index)
@@ -231,7 +231,7 @@ def test_absolute_paths(tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
     Image.new("RGB", (5, 5)).save(tmp_path / "there.png")
     path = write_manifest(tmp_path / "lists", f"path\n{tmp_path}/there.png\n../there2.png\n")
-    source = KIND.open(path, None)
+    source = FORMAT.open(path, None)
     assert names_of(source) == [f"{tmp_path}/there.png", "../there2.png"]
     assert source.read(0)[0].width == 5
 
@@ -271,9 +271,9 @@ def test_what_is_no_manifest(tmp_path: Path) -> None:
     refuses(tmp_path / "absent.csv", "does not exist", FileNotFoundError)
     refuses(tmp_path / "folder.csv", "cannot be read (Is a directory)")
     for name in ("absent.csv", "folder.csv"):
-        assert not KIND.matches(tmp_path / name)
-    assert not KIND.matches(write_manifest(tmp_path, "path\na.png\n", "list.json"))
-    assert KIND.matches(write_manifest(tmp_path, "", "list.TSV"))
+        assert not FORMAT.matches(tmp_path / name)
+    assert not FORMAT.matches(write_manifest(tmp_path, "path\na.png\n", "list.json"))
+    assert FORMAT.matches(write_manifest(tmp_path, "", "list.TSV"))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -294,7 +294,7 @@ def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.D
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VitrineWarning)
-            source = KIND.open(path, next(iter(KIND.list_splits(path)), None))
+            source = FORMAT.open(path, next(iter(FORMAT.list_splits(path)), None))
         assert len(source) == len(names_of(source)) >= 1
     except (ValueError, FileNotFoundError) as error:
         told = error
@@ -305,7 +305,7 @@ def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.D
 def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_manifest(tmp_path)
     monkeypatch.chdir(tmp_path)
-    source = KIND.open(Path("images.csv"), "train")
+    source = FORMAT.open(Path("images.csv"), "train")
     source.read(0)
     packed = pickle.dumps(source)
     monkeypatch.chdir("/")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrine.data.sources.npz import (
-    KIND,
+    FORMAT,
     list_arrays,
     locate,
     locate_npy,
@@ -48,16 +48,16 @@ def save(folder: Path, **arrays: object) -> Path:
 
 def require_sentence(path: Path, sentence: str, split: str | None = None) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
-        KIND.open(path, split)
+        FORMAT.open(path, split)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_without_splits(tmp_path: Path) -> None:
     path = make_arrays(tmp_path)
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == ()
-    source = KIND.open(path, None)
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == ()
+    source = FORMAT.open(path, None)
     assert isinstance(source.pixels, np.memmap)  # np.savez does not compress
     for copy in (source, pickle.loads(pickle.dumps(source))):
         np.testing.assert_array_equal(copy.pixels, COLOURS)
@@ -73,7 +73,7 @@ def test_a_file_without_splits(tmp_path: Path) -> None:
 def test_names_of_arrays(tmp_path: Path, write: object, images: str, labels: str) -> None:
     path = tmp_path / "data.npz"
     write(path, **{images: GREY, labels: LABELS})
-    source = KIND.open(path, None)
+    source = FORMAT.open(path, None)
     np.testing.assert_array_equal(source.pixels, GREY[..., None])
     assert source.labels.values.tolist() == LABELS.tolist()
     assert source.class_names == ("0", "1", "2")
@@ -82,8 +82,8 @@ def test_names_of_arrays(tmp_path: Path, write: object, images: str, labels: str
 def test_keras(tmp_path: Path) -> None:
     labels = LABELS.astype(np.uint8)
     path = save(tmp_path, x_train=COLOURS, y_train=labels[:, None], x_test=COLOURS[:2], y_test=np.array([[5], [0]], np.uint8))
-    assert KIND.list_splits(path) == ("train", "test")
-    train, test = KIND.open(path, "train"), KIND.open(path, "test")
+    assert FORMAT.list_splits(path) == ("train", "test")
+    train, test = FORMAT.open(path, "train"), FORMAT.open(path, "test")
     np.testing.assert_array_equal(train.pixels, COLOURS)
     assert (train.labels.has_several, train.labels.values.tolist()) == (False, LABELS.tolist())
     assert (test.labels.values.tolist(), test.name(1)) == ([5, 0], "data.npz/x_test[1]")
@@ -95,12 +95,12 @@ def test_medmnist_with_several_labels_each(tmp_path: Path) -> None:
     numbers = {"train": 6, "val": 2, "test": 1}
     arrays = {f"{split}_images": GREY[:number] for split, number in numbers.items()}
     path = save(tmp_path, **arrays, **{f"{split}_labels": table[:number] for split, number in numbers.items()})
-    assert KIND.list_splits(path) == ("train", "val", "test")
-    source = KIND.open(path, "train")
+    assert FORMAT.list_splits(path) == ("train", "val", "test")
+    source = FORMAT.open(path, "train")
     assert [source.read(index)[1] for index in range(6)] == [(0,), (1, 2), (), (0, 1, 2), (2,), (0, 2)]
     np.testing.assert_array_equal(source.labels.to_targets(np.arange(6), 3), table)
     assert source.class_names == ("0", "1", "2")
-    assert KIND.open(path, "val").labels[1] == (1, 2)
+    assert FORMAT.open(path, "val").labels[1] == (1, 2)
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
@@ -115,7 +115,7 @@ def test_where_the_channels_stand(tmp_path: Path, write: object, order: str) -> 
         (COLOURS[:, :3], COLOURS[:, :3]),  # (6, 3, 4, 3): the last
     ):
         write(path, images=np.asarray(stored, order=order))
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
         np.testing.assert_array_equal(source.pixels, expected)
         np.testing.assert_array_equal(source.read(3)[0].to_numpy(expected.shape[3]), expected[3])
         np.testing.assert_array_equal(source.read_block(np.array([5, 0])), expected[[5, 0]])
@@ -124,9 +124,9 @@ def test_where_the_channels_stand(tmp_path: Path, write: object, order: str) -> 
 def test_npy_is_images_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "images.npy"
     np.save(path, GREY)
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == ()
-    source = KIND.open(path, None)
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == ()
+    source = FORMAT.open(path, None)
     assert isinstance(source.pixels, np.memmap)
     np.testing.assert_array_equal(source.pixels, GREY[..., None])
     assert (len(source), source.labels[0], source.class_names, source.name(2)) == (6, (), (), "images.npy[2]")
@@ -139,20 +139,20 @@ def test_npy_is_images_without_labels(tmp_path: Path) -> None:
 
 
 def test_no_labels(tmp_path: Path) -> None:
-    source = KIND.open(save(tmp_path, images=GREY), None)
+    source = FORMAT.open(save(tmp_path, images=GREY), None)
     assert (len(source), source.labels[0], source.class_names) == (6, (), ())
     path = save(tmp_path, x_train=GREY, y_train=LABELS, x_test=GREY)
-    test = KIND.open(path, "test")
+    test = FORMAT.open(path, "test")
     assert (len(test), test.labels[0], test.class_names) == (6, (), ("0", "1", "2"))
 
 
 def test_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "folder.npz").mkdir()
     for name in ("folder.npz", "nothing.npz", "data.zip"):
-        assert not KIND.matches(tmp_path / name)
+        assert not FORMAT.matches(tmp_path / name)
     for name in ("nothing.npz", "nothing.npy"):
         with pytest.raises(FileNotFoundError, match=rf"{name} does not exist, and a \.np. file was needed"):
-            KIND.open(tmp_path / name, None)
+            FORMAT.open(tmp_path / name, None)
     require_sentence(tmp_path / "folder.npz", r"cannot be read \(Is a directory\), and a \.npz file was needed")
 
 
@@ -218,7 +218,7 @@ def test_any_spoilt_byte_costs_at_most_a_sentence(
     content[index] = value
     path.write_bytes(content[:index] if is_cut else content)
     try:
-        source = KIND.open(path, None)
+        source = FORMAT.open(path, None)
     except ValueError as error:
         assert str(path) in str(error)  # noqa: PT017 (it may also go well, if the byte is the same or a pixel)
     else:

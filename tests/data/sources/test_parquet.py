@@ -28,7 +28,7 @@ from vitrine.data.image import BadImage
 from vitrine.data.source import Labels
 from vitrine.data.sources import parquet
 from vitrine.data.sources.annotations import validate_labels
-from vitrine.data.sources.parquet import KIND, Columns, choose_columns, find_labels
+from vitrine.data.sources.parquet import FORMAT, Columns, choose_columns, find_labels
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -71,14 +71,14 @@ def make_parquet(folder: Path) -> Path:
 
 
 def fails(path: Path, split: str | None = None) -> str:
-    return fail_to_open(KIND, path, split)
+    return fail_to_open(FORMAT, path, split)
 
 
 def test_splits_of_the_hub(tmp_path: Path) -> None:
     folder = make_parquet(tmp_path)
-    assert KIND.matches(folder)
-    assert KIND.list_splits(folder) == ("train", "val")
-    train, val = KIND.open(folder, "train"), KIND.open(folder, "val")
+    assert FORMAT.matches(folder)
+    assert FORMAT.list_splits(folder) == ("train", "val")
+    train, val = FORMAT.open(folder, "train"), FORMAT.open(folder, "val")
     assert [train.fetch(index) for index in range(8)] == [draw(seed) for seed in range(8)]
     assert [train.labels[index] for index in range(8)] == [seed % 3 for seed in range(8)]
     assert [train.name(index) for index in (0, 4, 5, 7)] == [
@@ -97,10 +97,10 @@ def test_splits_of_the_hub(tmp_path: Path) -> None:
 def test_a_single_file_and_an_undivided_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "b.parquet", {"img": [draw(0), draw(1)], "label": [1, 0]})
     write(tmp_path / "a.parquet", {"img": [draw(2)], "label": [3]})
-    assert KIND.matches(path)
-    assert KIND.list_splits(path) == KIND.list_splits(tmp_path) == ()
-    assert KIND.open(path, None).class_names == ("0", "1")
-    source = KIND.open(tmp_path, None)
+    assert FORMAT.matches(path)
+    assert FORMAT.list_splits(path) == FORMAT.list_splits(tmp_path) == ()
+    assert FORMAT.open(path, None).class_names == ("0", "1")
+    source = FORMAT.open(tmp_path, None)
     assert [source.name(index) for index in range(3)] == ["a.parquet[0]", "b.parquet[0]", "b.parquet[1]"]
     assert [source.fetch(index) for index in range(3)] == [draw(2), draw(0), draw(1)]
     assert source.class_names == ("0", "1", "2", "3")
@@ -111,7 +111,7 @@ def test_what_datasets_writes(tmp_path: Path) -> None:
     features = datasets.Features({"picture": datasets.Image(), "kind": datasets.ClassLabel(names=NAMES)})
     rows = {"picture": [{"bytes": draw(seed), "path": None} for seed in range(4)], "kind": [2, 1, 0, 2]}
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
-    source = KIND.open(tmp_path, "train")
+    source = FORMAT.open(tmp_path, "train")
     assert [source.fetch(index) for index in range(4)] == [draw(seed) for seed in range(4)]
     assert (source.labels.values.tolist(), source.class_names) == ([2, 1, 0, 2], tuple(NAMES))
 
@@ -121,20 +121,20 @@ def test_several_labels_as_datasets_writes_them(tmp_path: Path) -> None:
     features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(datasets.ClassLabel(names=NAMES))})
     rows = {"image": [{"bytes": draw(seed), "path": None} for seed in range(3)], "labels": [[2, 0], [], [1]]}
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "x.parquet")
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     assert [source.labels[index] for index in range(3)] == [(2, 0), (), (1,)]
     assert source.class_names == tuple(NAMES)
 
 
 def test_no_label_column(tmp_path: Path) -> None:
-    source = KIND.open(write(tmp_path / "x.parquet", {"image": make_images(range(2)), "caption": ["a", "b"]}), None)
+    source = FORMAT.open(write(tmp_path / "x.parquet", {"image": make_images(range(2)), "caption": ["a", "b"]}), None)
     assert (source.labels[0], source.labels.has_several, source.class_names) == ((), True, ())
 
 
 def test_classes_are_counted_over_all_splits(tmp_path: Path) -> None:
     write(tmp_path / "train-0.parquet", {"image": make_images(range(2)), "label": ["b", "d"]})
     write(tmp_path / "test-0.parquet", {"image": make_images(range(2)), "label": ["c", "b"]})
-    train, test = KIND.open(tmp_path, "train"), KIND.open(tmp_path, "test")
+    train, test = FORMAT.open(tmp_path, "train"), FORMAT.open(tmp_path, "test")
     assert train.class_names == test.class_names == ("b", "c", "d")
     assert (train.labels.values.tolist(), test.labels.values.tolist()) == ([0, 2], [1, 0])
     write(tmp_path / "test-0.parquet", {"image": make_images(range(2)), "label": [1, 9]})
@@ -155,29 +155,29 @@ def test_columns_that_hold_no_images(tmp_path: Path) -> None:
     assert "has the columns text, label" in fails(write(tmp_path / "x.parquet", {"text": ["a"], "label": [1]}))
     assert "one with the bytes of images was needed" in fails(write(tmp_path / "x.parquet", {"image": ["a.png"], "label": [1]}))
     empty = {"image": pa.array([], IMAGE), "label": pa.array([], pa.int64())}
-    assert len(KIND.open(write(tmp_path / "x.parquet", empty), None)) == 0  # what opens data says so for every kind
+    assert len(FORMAT.open(write(tmp_path / "x.parquet", empty), None)) == 0  # what opens data says so for every kind
 
 
 def test_a_table_beside_image_files_is_not_taken_for_the_data(tmp_path: Path) -> None:
     path = write(tmp_path / "metadata.parquet", {"image": ["cat/1.png"], "label": [0]})
-    assert KIND.matches(path)
-    assert KIND.matches(tmp_path)  # alone it is looked into, and opening says what it lacks
+    assert FORMAT.matches(path)
+    assert FORMAT.matches(tmp_path)  # alone it is looked into, and opening says what it lacks
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "1.png").write_bytes(draw(0))
-    assert not KIND.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path)
     write(path, {"image": make_images(range(2)), "label": [0, 1]})
-    assert KIND.matches(tmp_path)
+    assert FORMAT.matches(tmp_path)
     path.write_bytes(b"PAR1")
-    assert not KIND.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path)
     path.unlink()
     write_split(tmp_path / "data" / "train-00000-of-00001.parquet", range(2))
-    assert KIND.matches(tmp_path)
-    assert not KIND.matches(tmp_path / "cat")
+    assert FORMAT.matches(tmp_path)
+    assert not FORMAT.matches(tmp_path / "cat")
 
 
 def test_rows_without_an_image(tmp_path: Path) -> None:
     rows = [{"bytes": draw(0), "path": None}, {"bytes": None, "path": "/etc/passwd"}, None, {"bytes": b"", "path": "x"}]
-    source = KIND.open(write(tmp_path / "x.parquet", {"image": pa.array(rows, IMAGE)}), None)
+    source = FORMAT.open(write(tmp_path / "x.parquet", {"image": pa.array(rows, IMAGE)}), None)
     assert source.fetch(0) == draw(0)
     for index in range(1, len(rows)):
         with pytest.raises(BadImage, match=rf"x\.parquet\[{index}\]"):
@@ -210,7 +210,7 @@ def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
         path.write_bytes(spoilt)
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore", VitrineWarning)
-            source = KIND.open(path, None)
+            source = FORMAT.open(path, None)
             for index in range(len(source)):
                 source.read(index)
 
@@ -223,14 +223,14 @@ def test_large_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_file_changed_after_opening(tmp_path: Path) -> None:
     write_split(tmp_path / "x.parquet", range(4))
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     write_split(tmp_path / "x.parquet", range(6))
     with pytest.raises(ValueError, match=r"x\.parquet has changed since it was opened"):
         source.fetch(0)
 
 
 def test_row_groups_in_order_are_read_once(tmp_path: Path) -> None:
-    source = KIND.open(make_parquet(tmp_path), "train")
+    source = FORMAT.open(make_parquet(tmp_path), "train")
     parquet.read_images.cache_clear()
     for index in range(8):
         source.fetch(index)
@@ -240,7 +240,7 @@ def test_row_groups_in_order_are_read_once(tmp_path: Path) -> None:
 
 def test_threads_decode_a_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three groups, all of which are kept, so that no order of the threads makes one be decoded again."""
-    source = KIND.open(make_parquet(tmp_path) / "data" / "train-00000-of-00002.parquet", "train")
+    source = FORMAT.open(make_parquet(tmp_path) / "data" / "train-00000-of-00002.parquet", "train")
     decode, decoded = pq.ParquetFile.read_row_group, list[int]()
     meeting = Barrier(8, timeout=600)
 
@@ -263,7 +263,7 @@ def test_threads_decode_a_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by which Python 3.12 speaks of forking beside threads
 def test_a_process_forked_off_while_a_group_is_read_does_not_wait_for_it(tmp_path: Path) -> None:
-    source = KIND.open(make_parquet(tmp_path), "train")
+    source = FORMAT.open(make_parquet(tmp_path), "train")
     with parquet.LOCKS.setdefault(os.getpid(), Lock()):
         process = get_context("fork").Process(target=source.fetch, args=(0,))
         process.start()
@@ -273,7 +273,7 @@ def test_a_process_forked_off_while_a_group_is_read_does_not_wait_for_it(tmp_pat
 
 
 def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
-    source = KIND.open(make_parquet(tmp_path), "train")
+    source = FORMAT.open(make_parquet(tmp_path), "train")
     for _ in range(2):
         copy = pickle.loads(pickle.dumps(source))
         assert [copy.fetch(index) for index in range(8)] == [draw(seed) for seed in range(8)]
@@ -284,7 +284,7 @@ def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
 def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_parquet(tmp_path)
     monkeypatch.chdir(tmp_path)
-    source = KIND.open(Path(), "val")
+    source = FORMAT.open(Path(), "val")
     monkeypatch.chdir("/")
     assert (source.name(1), source.fetch(1)) == ("data/validation-00000-of-00001.parquet[1]", draw(9))
 
@@ -292,7 +292,7 @@ def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_parquet(tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert KIND.matches(path)
+    assert FORMAT.matches(path)
     assert "pip install 'vitrine[parquet]'" in fails(path, "train")
 
 

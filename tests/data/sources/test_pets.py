@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrine.data.sources.pets import KIND
+from vitrine.data.sources.pets import FORMAT
 
 TRAIN = """\
 #Image CLASS-ID SPECIES BREED ID
@@ -41,9 +41,9 @@ def pets(tmp_path: Path) -> Path:
 
 
 def test_splits_are_the_official_lists(pets: Path) -> None:
-    assert KIND.name == "pets"
-    assert KIND.list_splits(pets) == ("train", "test")
-    train, test = KIND.open(pets, "train"), KIND.open(pets, "test")
+    assert FORMAT.name == "pets"
+    assert FORMAT.list_splits(pets) == ("train", "test")
+    train, test = FORMAT.open(pets, "train"), FORMAT.open(pets, "test")
     assert train.class_names == test.class_names == ("Abyssinian", "american_bulldog", "basset_hound")
     assert [train.name(index) for index in range(4)] == [
         "images/Abyssinian_1.jpg",
@@ -61,26 +61,26 @@ def test_splits_are_the_official_lists(pets: Path) -> None:
 
 
 def test_the_folder_above_will_do(pets: Path) -> None:
-    assert KIND.matches(pets)
-    assert KIND.matches(pets.parent)
-    assert KIND.list_splits(pets.parent) == ("train", "test")
-    assert KIND.open(pets.parent, "test").name(0) == KIND.open(pets, "test").name(0) == "images/Abyssinian_2.jpg"
+    assert FORMAT.matches(pets)
+    assert FORMAT.matches(pets.parent)
+    assert FORMAT.list_splits(pets.parent) == ("train", "test")
+    assert FORMAT.open(pets.parent, "test").name(0) == FORMAT.open(pets, "test").name(0) == "images/Abyssinian_2.jpg"
 
 
 def test_other_data_is_not_taken_for_it(pets: Path, assets: Path) -> None:
-    assert not KIND.matches(pets / "images")
-    assert not KIND.matches(pets / "nowhere")
-    assert not KIND.matches(assets / "pets")  # sorted into folders by breed
+    assert not FORMAT.matches(pets / "images")
+    assert not FORMAT.matches(pets / "nowhere")
+    assert not FORMAT.matches(assets / "pets")  # sorted into folders by breed
 
 
 def test_without_its_test_list_there_is_train(pets: Path) -> None:
     (pets / "annotations" / "test.txt").unlink()
-    assert KIND.list_splits(pets) == ("train",)
-    assert len(KIND.open(pets, "train")) == 4
+    assert FORMAT.list_splits(pets) == ("train",)
+    assert len(FORMAT.open(pets, "train")) == 4
 
 
 def test_a_source_can_be_sent(pets: Path) -> None:
-    source = KIND.open(pets, "train")
+    source = FORMAT.open(pets, "train")
     source.read(0)
     assert pickle.loads(pickle.dumps(source)).fetch(1) == source.fetch(1)
 
@@ -107,21 +107,21 @@ def test_a_source_can_be_sent(pets: Path) -> None:
 def test_a_wrong_line_is_named(line: str, sentence: str, pets: Path) -> None:
     (pets / "annotations" / "trainval.txt").write_text(TRAIN + line + "\n")
     with pytest.raises((ValueError, FileNotFoundError), match=re.escape(sentence)):
-        KIND.open(pets, "train")
+        FORMAT.open(pets, "train")
 
 
 def test_lists_that_are_empty_or_no_text_cost_a_sentence(pets: Path) -> None:
     (pets / "annotations" / "test.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(ValueError, match=r"test\.txt is not UTF-8"):
-        KIND.open(pets, "train")
+        FORMAT.open(pets, "train")
     for name in ("trainval.txt", "test.txt"):
         (pets / "annotations" / name).write_text("# nothing\n")
     with pytest.raises(ValueError, match=r"trainval\.txt lists no image"):
-        KIND.open(pets, "train")
+        FORMAT.open(pets, "train")
 
 
 def test_a_missing_image_of_the_other_split_is_no_matter(pets: Path) -> None:
     (pets / "images" / "Abyssinian_2.jpg").unlink()
-    assert len(KIND.open(pets, "train")) == 4
+    assert len(FORMAT.open(pets, "train")) == 4
     shutil.rmtree(pets / "images")
-    assert not KIND.matches(pets)
+    assert not FORMAT.matches(pets)

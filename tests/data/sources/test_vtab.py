@@ -16,7 +16,7 @@ from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.vtab import (
     GENERATED,
     GROUPS,
-    KIND,
+    FORMAT,
     SPLITS,
     TASKS,
     assign_parts,
@@ -44,9 +44,9 @@ def task(tmp_path: Path) -> Path:
 
 
 def test_splits_are_the_lists(task: Path) -> None:
-    assert KIND.list_splits(task) == ("train", "val", "test", "train800val200")
+    assert FORMAT.list_splits(task) == ("train", "val", "test", "train800val200")
     for split, lines in {"train": TRAIN, "val": VAL, "test": TEST, "train800val200": (*TRAIN, *VAL)}.items():
-        source = KIND.open(task, split)
+        source = FORMAT.open(task, split)
         assert [source.name(index) for index in range(len(source))] == [f"images/a {number}.png" for number, _ in lines]
         assert source.labels.values.tolist() == [label for _, label in lines]
         assert source.class_names == ("0", "1", "2", "3")
@@ -65,10 +65,10 @@ def test_it_is_data_like_any_other(task: Path) -> None:
 
 
 def test_a_list_of_both_is_not_needed(task: Path) -> None:
-    listed = KIND.open(task, "train800val200")
+    listed = FORMAT.open(task, "train800val200")
     (task / "train800val200.txt").unlink()
-    assert KIND.list_splits(task) == ("train", "val", "test", "train800val200")
-    joined = KIND.open(task, "train800val200")
+    assert FORMAT.list_splits(task) == ("train", "val", "test", "train800val200")
+    joined = FORMAT.open(task, "train800val200")
     assert [joined.name(index) for index in range(6)] == [listed.name(index) for index in range(6)]
     assert joined.labels.values.tolist() == listed.labels.values.tolist()
 
@@ -76,38 +76,38 @@ def test_a_list_of_both_is_not_needed(task: Path) -> None:
 def test_one_list_is_enough_to_know_it(task: Path) -> None:
     for name in ("train800", "val200"):
         (task / f"{name}.txt").unlink()
-    assert KIND.matches(task)
-    assert KIND.list_splits(task) == ("test", "train800val200")
+    assert FORMAT.matches(task)
+    assert FORMAT.list_splits(task) == ("test", "train800val200")
     (task / "train800val200.txt").unlink()
-    assert not KIND.matches(task)
+    assert not FORMAT.matches(task)
 
 
 def test_classes_may_have_names(task: Path) -> None:
     (task / "classes.txt").write_text("cat\ndog\nowl\nfox\nhen\n")
-    assert KIND.open(task, "val").class_names == ("cat", "dog", "owl", "fox", "hen")
-    assert task / "classes.txt" in KIND.open(task, "val").files()
+    assert FORMAT.open(task, "val").class_names == ("cat", "dog", "owl", "fox", "hen")
+    assert task / "classes.txt" in FORMAT.open(task, "val").files()
     (task / "classes.txt").write_text("cat\ndog\nowl\n")
     with pytest.raises(ValueError, match=r"line 2 has class 3"):
-        KIND.open(task, "val")
+        FORMAT.open(task, "val")
 
 
 @pytest.mark.parametrize("line", ["images/a.png", "7", "images/a.png x", "images/a.png -1", "images/a.png 9999999999"])
 def test_a_line_that_is_none_is_named(task: Path, line: str) -> None:
     (task / "val200.txt").write_text(f"images/a 4.png 1\n{line}\n")
     with pytest.raises(ValueError, match=r"val200\.txt line 2"):
-        KIND.open(task, "train")
+        FORMAT.open(task, "train")
 
 
 def test_an_image_twice_is_named(task: Path) -> None:
     (task / "val200.txt").write_text("images/a 4.png 1\n./images/a 4.png 2\n")
     with pytest.raises(ValueError, match=r"line 2 lists images/a 4\.png.*line 1"):
-        KIND.open(task, "val")
+        FORMAT.open(task, "val")
 
 
 def test_images_that_were_not_unpacked_are_missed(task: Path) -> None:
     (task / "images" / "a 0.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"line 1 lists images/a 0\.png"):
-        KIND.open(task, "train")
+        FORMAT.open(task, "train")
 
 
 def make_source(split: str | None, num_images: int) -> Source:

@@ -21,7 +21,7 @@ from tests.data.sources.failing import fail_to_open
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.sources import webdataset
-from vitrine.data.sources.webdataset import INDEX, KIND, open_shard, scan_shard
+from vitrine.data.sources.webdataset import INDEX, FORMAT, open_shard, scan_shard
 
 Content = dict[str, bytes | str]
 
@@ -59,14 +59,14 @@ def make_tar_shards(folder: Path) -> Path:
 
 
 def fails(path: Path, split: str | None = None) -> str:
-    return fail_to_open(KIND, path, split)
+    return fail_to_open(FORMAT, path, split)
 
 
 def test_samples_of_splits_come_in_order(tmp_path: Path) -> None:
     folder = make_tar_shards(tmp_path)
-    assert KIND.matches(folder)
-    assert KIND.list_splits(folder) == ("train", "val")
-    train, val = KIND.open(folder, "train"), KIND.open(folder, "val")
+    assert FORMAT.matches(folder)
+    assert FORMAT.list_splits(folder) == ("train", "val")
+    train, val = FORMAT.open(folder, "train"), FORMAT.open(folder, "val")
     assert [train.name(index) for index in range(7)] == [
         *(f"train-000.tar/{index:04d}.png" for index in range(4)),
         *(f"train-001.tar/{index:04d}.png" for index in range(4, 7)),
@@ -81,7 +81,7 @@ def test_samples_of_splits_come_in_order(tmp_path: Path) -> None:
 
 
 def test_unlabelled_and_half_labelled(tmp_path: Path) -> None:
-    source = KIND.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": draw(1)}), None)
+    source = FORMAT.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": draw(1)}), None)
     assert (len(source), source.labels[1], source.labels.has_several, source.class_names) == (2, (), True, ())
     path = write_tar(tmp_path / "y.tar", {"a.png": draw(0), "a.cls": "1", "b.png": draw(1)})
     assert "has 1 labels, and y.tar/b.png is the first of 1 images without" in fails(path)
@@ -90,48 +90,48 @@ def test_unlabelled_and_half_labelled(tmp_path: Path) -> None:
 def test_classes_are_counted_over_all_splits(tmp_path: Path) -> None:
     write_tar(tmp_path / "train.tar", {"a.png": draw(0), "a.cls": "5"})
     write_tar(tmp_path / "test-0.tar", {"a.png": draw(0), "a.cls": "1"})
-    assert KIND.open(tmp_path, "test").class_names == KIND.open(tmp_path, "train").class_names == tuple("012345")
+    assert FORMAT.open(tmp_path, "test").class_names == FORMAT.open(tmp_path, "train").class_names == tuple("012345")
 
 
 def test_folders_as_splits_with_names_above_them(tmp_path: Path) -> None:
     write_tar(tmp_path / "train" / "0.tar", make_samples(2))
     write_tar(tmp_path / "validation" / "0.tar", make_samples(1))
     (tmp_path / "classes.txt").write_text("a\nb\n")
-    assert KIND.matches(tmp_path)
-    assert KIND.list_splits(tmp_path) == ("train", "val")
-    source = KIND.open(tmp_path, "val")
+    assert FORMAT.matches(tmp_path)
+    assert FORMAT.list_splits(tmp_path) == ("train", "val")
+    source = FORMAT.open(tmp_path, "val")
     assert (source.name(0), source.class_names) == ("validation/0.tar/0000.png", ("a", "b"))
     (tmp_path / "classes.txt").rename(tmp_path / "validation" / "classes.txt")
-    assert KIND.open(tmp_path, "val").class_names == ("a", "b")
+    assert FORMAT.open(tmp_path, "val").class_names == ("a", "b")
 
 
 def test_an_archive_beside_the_images_that_came_from_it_is_no_shard(tmp_path: Path) -> None:
     write_tar(tmp_path / "images.tar", make_samples(2))
     write_tar(tmp_path / "more.tar.gz", {})
-    assert KIND.matches(tmp_path)
+    assert FORMAT.matches(tmp_path)
     (tmp_path / "train" / "cat").mkdir(parents=True)
     (tmp_path / "train" / "cat" / "0.png").write_bytes(draw(0))
-    assert not KIND.matches(tmp_path)
-    assert KIND.matches(tmp_path / "*.tar")
-    assert not KIND.matches(tmp_path / "train")
-    assert not KIND.matches(tmp_path / "absent")
+    assert not FORMAT.matches(tmp_path)
+    assert FORMAT.matches(tmp_path / "*.tar")
+    assert not FORMAT.matches(tmp_path / "train")
+    assert not FORMAT.matches(tmp_path / "absent")
 
 
 def test_shards_of_no_split_are_left_out_aloud(tmp_path: Path) -> None:
     make_tar_shards(tmp_path)
     write_tar(tmp_path / "extra-0.tar", make_samples(2))
     with pytest.warns(VitrineWarning, match=r"extra-0\.tar in .* are left out"):
-        assert len(KIND.open(tmp_path, "train")) == 7
+        assert len(FORMAT.open(tmp_path, "train")) == 7
 
 
 def test_patterns(tmp_path: Path) -> None:
     make_tar_shards(tmp_path / "shards")
     braces, star = tmp_path / "shards" / "train-{000..001}.tar", tmp_path / "s*" / "train-*.tar"
-    assert KIND.matches(braces)
-    assert KIND.list_splits(braces) == ("train",)
-    assert len(KIND.open(braces, "train")) == len(KIND.open(star, "train")) == 7
-    assert KIND.open(star, "train").name(6) == "shards/train-001.tar/0006.png"
-    assert len(KIND.open(tmp_path / "shards" / "{train,val}-000.tar", "val")) == 2
+    assert FORMAT.matches(braces)
+    assert FORMAT.list_splits(braces) == ("train",)
+    assert len(FORMAT.open(braces, "train")) == len(FORMAT.open(star, "train")) == 7
+    assert FORMAT.open(star, "train").name(6) == "shards/train-001.tar/0006.png"
+    assert len(FORMAT.open(tmp_path / "shards" / "{train,val}-000.tar", "val")) == 2
     assert "train-002.tar is not there" in fails(tmp_path / "shards" / "train-{000..002}.tar", "train")
     assert "x-0.tar is not there" in fails(tmp_path / "x-{0..999999999}.tar")
 
@@ -140,10 +140,10 @@ def test_compressed_shards_are_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train-0.tar.gz", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a.png"))
     for path in (tmp_path, tmp_path / "train-0.tar.gz"):
-        assert KIND.matches(path)
+        assert FORMAT.matches(path)
         assert "train-0.tar.gz is compressed" in fails(path, "train")
         with pytest.raises(ValueError, match="decompress it first"):
-            KIND.list_splits(path)
+            FORMAT.list_splits(path)
     (tmp_path / "train-0.tar.gz").rename(tmp_path / "train-0.tar")
     assert "a plain tar file was needed: decompress it" in fails(tmp_path, "train")
 
@@ -157,7 +157,7 @@ def test_class_names_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_an_image_that_is_none_is_found_when_read(tmp_path: Path) -> None:
-    source = KIND.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": b"nothing", "c.png": b""}), None)
+    source = FORMAT.open(write_tar(tmp_path / "x.tar", {"a.png": draw(0), "b.png": b"nothing", "c.png": b""}), None)
     source.read(0)
     for index, name in ((1, "x.tar/b.png"), (2, "x.tar/c.png")):
         with pytest.raises(BadImage, match=name):
@@ -165,7 +165,7 @@ def test_an_image_that_is_none_is_found_when_read(tmp_path: Path) -> None:
 
 
 def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
-    source = KIND.open(make_tar_shards(tmp_path), "train")
+    source = FORMAT.open(make_tar_shards(tmp_path), "train")
     for _ in range(2):
         copy = pickle.loads(pickle.dumps(source))
         assert [copy.fetch(index) for index in range(7)] == [draw(seed) for seed in range(7)]
@@ -176,7 +176,7 @@ def test_pickled_before_and_after_reading(tmp_path: Path) -> None:
 def test_no_more_files_are_open_than_the_cache_keeps(tmp_path: Path) -> None:
     for number in range(70):
         write_tar(tmp_path / f"{number:03d}.tar", {"a.png": draw(number)})
-    source = KIND.open(tmp_path, None)
+    source = FORMAT.open(tmp_path, None)
     open_shard.cache_clear()
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     assert [source.fetch(index) for index in range(70)] == [draw(number) for number in range(70)]
@@ -186,7 +186,7 @@ def test_no_more_files_are_open_than_the_cache_keeps(tmp_path: Path) -> None:
 
 def test_a_shard_stays_open_while_a_thread_reads_from_it(tmp_path: Path) -> None:
     """Whatever others do to the cache; by its number alone, another file might be read that was opened meanwhile."""
-    source = KIND.open(make_tar_shards(tmp_path), "train")
+    source = FORMAT.open(make_tar_shards(tmp_path), "train")
     expected = [draw(seed) for seed in range(7)]
 
     def read_all(_: int) -> bool:
@@ -205,14 +205,14 @@ def test_a_shard_stays_open_while_a_thread_reads_from_it(tmp_path: Path) -> None
 def test_another_working_folder_and_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tar_shards(tmp_path)
     monkeypatch.chdir(tmp_path)
-    sources = [KIND.open(Path(path), "val") for path in (".", "val-000.tar", "val-{000..000}.tar")]
+    sources = [FORMAT.open(Path(path), "val") for path in (".", "val-000.tar", "val-{000..000}.tar")]
     monkeypatch.chdir("/")
     assert [(source.name(1), source.fetch(1)) for source in sources] == [("val-000.tar/0008.png", draw(8))] * 3
 
 
 def test_names_lead_to_the_member_even_if_odd(tmp_path: Path) -> None:
     members = {"a\nb.png": draw(0), "/abs.png": draw(1), "../up.png": draw(2)}
-    source = KIND.open(write_tar(tmp_path / "x.tar", members), None)
+    source = FORMAT.open(write_tar(tmp_path / "x.tar", members), None)
     assert [source.name(index) for index in range(3)] == ["x.tar/a\\nb.png", "x.tar/abs.png", "x.tar/../up.png"]
 
 
@@ -220,17 +220,17 @@ def test_index_is_used_and_kept_up_to_date(tmp_path: Path, monkeypatch: pytest.M
     scanned: list[str] = []
     monkeypatch.setattr(webdataset, "scan_shard", lambda path: (scanned.append(path.name), scan_shard(path))[1])
     folder = make_tar_shards(tmp_path)
-    before = KIND.open(folder, "train")
-    KIND.open(folder, "train")
+    before = FORMAT.open(folder, "train")
+    FORMAT.open(folder, "train")
     assert scanned == ["train-000.tar", "train-001.tar"]
-    KIND.open(folder / "val-000.tar", "val")
-    after = KIND.open(folder, "train")
+    FORMAT.open(folder / "val-000.tar", "val")
+    after = FORMAT.open(folder, "train")
     assert scanned == ["train-000.tar", "train-001.tar", "val-000.tar"]
     assert [after.name(index) for index in range(7)] == [before.name(index) for index in range(7)]
     assert after.labels.values.tolist() == before.labels.values.tolist()
     assert not list(folder.glob("*partial*"))
     write_tar(folder / "train-001.tar", make_samples(5, start=20))
-    changed = KIND.open(folder, "train")
+    changed = FORMAT.open(folder, "train")
     assert scanned[3:] == ["train-001.tar"]
     assert [changed.fetch(index) for index in range(4, 9)] == [draw(seed) for seed in range(20, 25)]
     with pytest.raises(ValueError, match=r"train-001\.tar has changed since"):
@@ -265,7 +265,7 @@ SPOILT = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SPOILT.items() for value in values])
 def test_index_that_does_not_agree_is_built_again(tmp_path: Path, name: str, value: np.ndarray) -> None:
     folder = make_tar_shards(tmp_path)
-    KIND.open(folder, "train")
+    FORMAT.open(folder, "train")
     spoil_array(folder / INDEX, f"train-000.tar/{name}", value)
     check_rebuilt(folder)
 
@@ -273,7 +273,7 @@ def test_index_that_does_not_agree_is_built_again(tmp_path: Path, name: str, val
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nothing", b"\x93NUMPY\x01\x00", b"half"])
 def test_damaged_index_is_built_again(tmp_path: Path, content: bytes) -> None:
     folder = make_tar_shards(tmp_path)
-    KIND.open(folder, "train")
+    FORMAT.open(folder, "train")
     whole = (folder / INDEX).read_bytes()
     (folder / INDEX).write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
     check_rebuilt(folder)
@@ -281,7 +281,7 @@ def test_damaged_index_is_built_again(tmp_path: Path, content: bytes) -> None:
 
 def test_index_with_pickles_or_blown_up_is_built_again(tmp_path: Path) -> None:
     folder = make_tar_shards(tmp_path)
-    KIND.open(folder, "train")
+    FORMAT.open(folder, "train")
     spoil_array(folder / INDEX, "train-000.tar/text", np.array([os.system, "echo run"], dtype=object))
     check_rebuilt(folder)
     with np.load(folder / INDEX) as file:
@@ -292,11 +292,11 @@ def test_index_with_pickles_or_blown_up_is_built_again(tmp_path: Path) -> None:
 
 def check_rebuilt(folder: Path) -> None:
     with pytest.warns(VitrineWarning, match=r"\.vitrine-index\.npz is damaged"):
-        source = KIND.open(folder, "train")
+        source = FORMAT.open(folder, "train")
     assert [source.fetch(index) for index in range(7)] == [draw(seed) for seed in range(7)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert KIND.open(folder, "train").labels.values.tolist() == [0, 1, 2, 0, 1, 2, 0]
+        assert FORMAT.open(folder, "train").labels.values.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_a_shard_without_images_is_remembered_too(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_shard_without_images_is_remembered_too(tmp_path: Path) -> None:
     write_tar(folder / "train-002.tar", {"a.cls": "1"})
     for _ in range(2):
         with pytest.warns(VitrineWarning) as caught:
-            assert len(KIND.open(folder, "train")) == 7
+            assert len(FORMAT.open(folder, "train")) == 7
         assert [str(each.message) for each in caught] == [f"1 samples of {folder} have no image and are left out."]
 
 
@@ -312,5 +312,5 @@ def test_unwritable_folder_costs_a_notice(tmp_path: Path) -> None:
     folder = make_tar_shards(tmp_path)
     (folder / f".{INDEX}.vitrine-partial-{os.getpid()}").mkdir()  # in the way of writing; root writes into any folder
     with pytest.warns(VitrineWarning, match="cannot be written"):
-        source = KIND.open(folder, "train")
+        source = FORMAT.open(folder, "train")
     assert source.fetch(6) == draw(6)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.data.sources.test_webdataset import Content, draw, fails, make_samples, make_tar_shards, write_tar
 from vitrine.core.console import VitrineWarning
-from vitrine.data.sources.webdataset import KIND, scan_shard
+from vitrine.data.sources.webdataset import FORMAT, scan_shard
 from vitrine.data.sources.webdataset_samples import is_stored, list_members
 
 
@@ -35,7 +35,7 @@ def test_the_reader_of_datasets_finds_the_same(tmp_path: Path) -> None:
     ]
     # Checked by eye as well: a multiple extension is none of an image, hidden files have no key, case does not matter.
     assert [(key, end) for key, end, _ in theirs] == [("a/b", "jpg"), ("c", "jpg"), ("d.e/f", "webp"), ("last", "png")]
-    source = KIND.open(path, None)
+    source = FORMAT.open(path, None)
     assert [source.name(index).lower() for index in range(len(source))] == [f"x.tar/{key}.{end}" for key, end, _ in theirs]
     assert [source.fetch(index) for index in range(len(source))] == [content for _, _, content in theirs]
     assert [source.labels[index] for index in range(4)] == [2, 1, 2, 2]
@@ -52,7 +52,7 @@ def test_long_names_of_every_format(tmp_path: Path, format: int) -> None:
     path = write_tar(
         tmp_path / "x.tar", {f"{key}.png": draw(1), f"{key}.cls": "0", "short.png": draw(2), "short.cls": "1"}, format
     )
-    source = KIND.open(path, None)
+    source = FORMAT.open(path, None)
     assert [source.name(index) for index in range(2)] == [f"x.tar/{key}.png", "x.tar/short.png"]
     assert [source.fetch(index) for index in range(2)] == [draw(1), draw(2)]
 
@@ -77,7 +77,7 @@ def test_members_of_gnu_tar(tmp_path: Path) -> None:
     for name, content in make_samples(3).items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     subprocess.run(["tar", "--sort=name", "-cf", tmp_path / "x.tar", "-C", folder, "."], check=True)
-    source = KIND.open(tmp_path / "x.tar", None)
+    source = FORMAT.open(tmp_path / "x.tar", None)
     assert [source.name(index) for index in range(3)] == [f"x.tar/{index:04d}.png" for index in range(3)]
     assert [source.fetch(index) for index in range(3)] == [draw(0), draw(1), draw(2)]
 
@@ -87,7 +87,7 @@ def test_labels_in_json(tmp_path: Path) -> None:
         members: Content = {}
         for index, content in enumerate(contents):
             members |= {f"{index}.png": draw(index), f"{index}.json": json.dumps(content)}
-        source = KIND.open(write_tar(tmp_path / "x.tar", members), None)
+        source = FORMAT.open(write_tar(tmp_path / "x.tar", members), None)
         return [source.labels[index] for index in range(len(contents))], source.labels.has_several, source.class_names
 
     assert label_of({"label": 2}, {"cls": 0}) == ([2, 0], False, ("0", "1", "2"))
@@ -101,7 +101,7 @@ def test_labels_in_json(tmp_path: Path) -> None:
 
 def test_cls_comes_before_json(tmp_path: Path) -> None:
     members: Content = {"0.png": draw(0), "0.json": '{"label": 4}', "0.cls": "1\n", "0.index": "77"}
-    assert KIND.open(write_tar(tmp_path / "x.tar", members), None).labels[0] == 1
+    assert FORMAT.open(write_tar(tmp_path / "x.tar", members), None).labels[0] == 1
 
 
 def test_odd_samples(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_odd_samples(tmp_path: Path) -> None:
     for content in ("{", b"\xff\xfe\xfd", "[" * 100_000, "1" * 5000):
         assert "a.json holds no label" in told([("a.jpg", "x"), ("a.json", content)])
     with pytest.warns(VitrineWarning, match=r"1 samples of .* have no image and are left out"):
-        KIND.open(write_tar(tmp_path / "y.tar", [("note.txt", "x"), ("a.jpg", "x")]), None)
+        FORMAT.open(write_tar(tmp_path / "y.tar", [("note.txt", "x"), ("a.jpg", "x")]), None)
 
 
 def test_links_and_sparse_files(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_links_and_sparse_files(tmp_path: Path) -> None:
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     with tarfile.open(write_tar(tmp_path / "fine.tar", {"a.png": draw(0)}), "a") as tar:
         tar.addfile(link)
-    assert len(KIND.open(tmp_path / "fine.tar", None)) == 1
+    assert len(FORMAT.open(tmp_path / "fine.tar", None)) == 1
 
 
 def test_damaged_shards(tmp_path: Path) -> None:

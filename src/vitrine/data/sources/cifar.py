@@ -159,4 +159,4 @@ def map_records(path: Path, layout: Layout) -> np.ndarray:
     return records
 
 
-KIND = DatasetFormat("cifar", is_cifar, list_splits, open_cifar)
+FORMAT = DatasetFormat("cifar", is_cifar, list_splits, open_cifar)

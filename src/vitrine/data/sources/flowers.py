@@ -92,4 +92,4 @@ def load_class_names(lists: Path) -> tuple[str, ...]:
     return tuple(names[number] for number in numbers)
 
 
-KIND = DatasetFormat("flowers", matches, lambda _: tuple(VARIABLES), open_split)
+FORMAT = DatasetFormat("flowers", matches, lambda _: tuple(VARIABLES), open_split)

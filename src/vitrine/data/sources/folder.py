@@ -50,7 +50,7 @@ def open_folder(path: Path, split: str | None) -> FileSource:
     return FileSource(Path(root), names, number_images(names, part, classes), tuple(classes.values()), side_files)
 
 
-KIND = DatasetFormat("folder", is_folder, list_folder_splits, open_folder)
+FORMAT = DatasetFormat("folder", is_folder, list_folder_splits, open_folder)
 
 
 def find_splits(root: str, top: Level, listed: Collection[str] | None) -> dict[str, str]:

@@ -205,4 +205,4 @@ def require_size(path: Path, shape: tuple[int, ...], num_bytes: int) -> None:
         raise ValueError(f"{path} has {found} data than its header says (shape {shape}): download it again.")
 
 
-KIND = DatasetFormat("idx", is_idx, list_splits, open_idx)
+FORMAT = DatasetFormat("idx", is_idx, list_splits, open_idx)

@@ -230,7 +230,7 @@ def open_manifest(path: Path, split: str | None, read: Reader = read_rows) -> Fi
     return FileSource(Path(root), names, labels, class_names, [path, Path(root, CLASS_LIST)] if listed else [path])
 
 
-KIND = DatasetFormat("manifest", is_manifest, list_manifest_splits, open_manifest)
+FORMAT = DatasetFormat("manifest", is_manifest, list_manifest_splits, open_manifest)
 
 
 def load_table(path: Path, read: Reader = read_rows) -> Table:

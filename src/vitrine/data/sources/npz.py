@@ -285,4 +285,4 @@ def read_class_names(stored: StoredArray, archive: zipfile.ZipFile) -> tuple[str
     return listed
 
 
-KIND = DatasetFormat("arrays", is_arrays, list_splits, open_arrays)
+FORMAT = DatasetFormat("arrays", is_arrays, list_splits, open_arrays)

@@ -316,4 +316,4 @@ def open_parquet(path: Path, split: str | None) -> ParquetSource:
     return ParquetSource(path, contents, columns.image, labels, class_names)
 
 
-KIND = DatasetFormat("parquet", is_parquet_data, lambda path: order_splits(find_parquet(path)), open_parquet)
+FORMAT = DatasetFormat("parquet", is_parquet_data, lambda path: order_splits(find_parquet(path)), open_parquet)

@@ -110,4 +110,4 @@ def require_images(root: Path, pets: list[Pet]) -> None:
             )
 
 
-KIND = DatasetFormat("pets", matches, list_splits, open_split)
+FORMAT = DatasetFormat("pets", matches, list_splits, open_split)

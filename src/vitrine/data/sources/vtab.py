@@ -201,7 +201,7 @@ def load_class_names(folder: Path, lines: list[Line]) -> tuple[str, ...]:
     return tuple(listed.values())
 
 
-KIND = DatasetFormat("vtab", matches, list_splits, open_split)
+FORMAT = DatasetFormat("vtab", matches, list_splits, open_split)
 
 
 # `vtab:TASK:DATA`: the 800, 200, 1000 and test images of a task, from data in any format.

@@ -245,4 +245,4 @@ def join_labels(shards: Sequence[Shard]) -> Labels:
     )
 
 
-KIND = DatasetFormat("tar", is_tar_data, lambda path: order_splits(find_shards(path)), open_tar)
+FORMAT = DatasetFormat("tar", is_tar_data, lambda path: order_splits(find_shards(path)), open_tar)

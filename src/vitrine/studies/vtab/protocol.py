@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitrine.core.console import join_names, warn_user
 from vitrine.data.dataset_format import normalise_split
-from vitrine.data.open_data import VTAB, find_data, find_kind
+from vitrine.data.open_data import VTAB, find_data, find_format
 from vitrine.data.sources.image_files import list_folder
 from vitrine.data.sources.vtab import GENERATED, TASKS, WHOLE, Group, VtabTask, find_task, resolve_task_name
 from vitrine.recipe import RESUMABLE_FIELDS, Recipe, list_fields, with_changes
@@ -70,7 +70,7 @@ def list_sources(root: Path, out: Path) -> dict[str, str]:
     for inner in inners:
         path = root / inner
         name = resolve_task_name(inner if path.is_dir() else path.stem)
-        if path.resolve() in (out.resolve(), *out.resolve().parents) or find_kind(path) is None:
+        if path.resolve() in (out.resolve(), *out.resolve().parents) or find_format(path) is None:
             if name in TASKS:
                 warn_user(f"{path} has the name of a task and is no data of a known kind: it is taken as missing.")
             continue
