@@ -23,7 +23,7 @@ PARAMETERS: dict[str, Row] = {
     "ViT-Ti/16": (5_524_416, 5_717_416, 5_717_032, 9_740_115, 9_777_171),
     "ViT-S/32": (22_493_952, 22_878_952, 22_878_184, 30_903_507, 31_051_347),
     "ViT-S/16": (21_665_664, 22_050_664, 22_049_896, 30_075_219, 30_223_059),
-    # Half-width Base has the sizes of Small but for the number of heads, which needs no parameters.
+    # Half-width Base has the sizes of Small except the number of heads, which needs no parameters.
     "ViT-b/32": (22_493_952, 22_878_952, 22_878_184, 30_903_507, 31_051_347),
     "ViT-b/16": (21_665_664, 22_050_664, 22_049_896, 30_075_219, 30_223_059),
     "ViT-B/32": (87_455_232, 88_224_232, 88_222_696, 104_252_499, 104_843_091),
@@ -102,7 +102,7 @@ EXAFLOPS = [
     ("R50+ViT-L/16", 14, 1668, CONVOLUTIONAL),
 ]
 
-# One configuration for each option that changes a count.
+# One config for each option that changes a count.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "hidden head": ("ViT-Ti/16", {"hidden_head": True}),
     "no head": ("ViT-Ti/16", {"num_classes": 0}),

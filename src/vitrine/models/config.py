@@ -76,7 +76,7 @@ class ModelConfig:
 
     @property
     def can_drop_patches(self) -> bool:
-        """Whether the network can run on some of the patches, as `encode(edit=...)` may ask."""
+        """True if the network can run on some of the patches, as an `edit` of `Model.encode` may ask."""
         return False
 
 
