@@ -10,8 +10,8 @@ from tests.models.test_cost import EXAFLOPS
 from tests.recipes.test_pretrain import NUM_IMAGES
 from vitrine import cli
 from vitrine.models.cost import compute_cost
-from vitrine.recipes.finetune import FINETUNING
-from vitrine.recipes.pretrain import BIT_PRETRAINING, PRETRAINING
+from vitrine.recipes.finetune import TABLE_4_RECIPES
+from vitrine.recipes.pretrain import TABLE_3_RECIPES, TABLE_7_RECIPES
 from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -148,7 +148,7 @@ def test_every_section_and_appendix_is_covered() -> None:
 
 def test_every_recipe_of_the_paper_is_named() -> None:
     named = set(CODE) | {word for command in COMMANDS for word in command.split()}
-    assert {*PRETRAINING, *BIT_PRETRAINING, *FINETUNING, "hyperrule", "jft-masked-vit-b16"} - named == set()
+    assert {*TABLE_3_RECIPES, *TABLE_7_RECIPES, *TABLE_4_RECIPES, "hyperrule", "jft-masked-vit-b16"} - named == set()
 
 
 def test_parameters_are_the_computed_ones() -> None:
@@ -161,18 +161,18 @@ ROWS = read_rows(read_section("### Tables 3, 5 and 6: pre-training"))
 
 
 def test_every_row_of_table_3_is_listed() -> None:
-    assert [row[0].strip("`") for row in ROWS if row[0] != "none"] == list(PRETRAINING)
-    assert len(ROWS) == len(PRETRAINING) + 2
+    assert [row[0].strip("`") for row in ROWS if row[0] != "none"] == list(TABLE_3_RECIPES)
+    assert len(ROWS) == len(TABLE_3_RECIPES) + 2
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0] != "none"], ids=lambda row: row[0])
 def test_a_row_of_pre_training_matches_its_recipe(row: list[str]) -> None:
     name, epochs, lr, paper, ours, top1 = (cell.strip("`") for cell in row)
-    recipe = PRETRAINING[name]()
+    recipe = TABLE_3_RECIPES[name]()
     assert (float(epochs), float(lr)) == (recipe.epochs, recipe.optim.learning_rate)
     exaflops = compute_cost(recipe.model.resolve(1000)).compute_exaflops(NUM_IMAGES[recipe.data.source], float(epochs))
     assert ours == f"{exaflops:,.1f}"
-    documented = PRETRAINING[name].__doc__ or ""
+    documented = TABLE_3_RECIPES[name].__doc__ or ""
     assert paper == "" or f"Cost: {paper} exaFLOPs" in documented
     assert f"{top1} %" in documented or (top1 == "not published" and "not published" in documented)
 

@@ -20,7 +20,8 @@ from vitrine.models.cost import compute_cost
 from vitrine.models.registry import build_meta_model, build_model
 from vitrine.objectives.objective import Objective
 from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES, Transfer
+from vitrine.recipes.finetune import FinetuneTask
+from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 from vitrine.run import run
 from vitrine.run.build import build_objective
 from vitrine.training.metrics_log import read_records
@@ -39,7 +40,7 @@ STEPS = [pytest.param(name, marks=pytest.mark.full if name.startswith("jft") els
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them takes longer than the step."""
-    monkeypatch.setattr(run, "plot_curves", lambda records, path, title: None)
+    monkeypatch.setattr(run, "plot_curves", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +114,9 @@ def test_a_recipe_takes_its_first_step(name: str, images: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", FINETUNE_RECIPES)
-def test_a_transfer_takes_its_first_step(name: str, checkpoint: Path, images: Path, tmp_path: Path) -> None:
-    transfer = Transfer(str(checkpoint), str(images), num_images=12, image_area=40 * 40, num_classes=NUM_CLASSES)
-    recipe = reduce(FINETUNE_RECIPES[name].build(transfer), images)
+def test_first_step_of_a_fine_tuning_recipe(name: str, checkpoint: Path, images: Path, tmp_path: Path) -> None:
+    task = FinetuneTask(str(checkpoint), str(images), num_images=12, num_classes=NUM_CLASSES, measure_area=lambda: 40 * 40)
+    recipe = reduce(FINETUNE_RECIPES[name].build(task), images)
     loss = take_first_step(recipe, tmp_path / "run")["loss"]
     if recipe.head_init == "zero":
         assert loss == pytest.approx(math.log(NUM_CLASSES), rel=1e-6)

@@ -1,10 +1,8 @@
-"""FinetuneTask, table 4, HyperRule, folder.
+"""Recipes that fine-tune a checkpoint: a rule for any folder of images, table 4 of arXiv:2010.11929, and BiT's HyperRule.
 
-Fine-tuning as table 4 and appendix B.1.1 of arXiv:2010.11929 have it; what they leave open is as in the released code.
-
-Dropout is the checkpoint's own. The released configurations have 0.1 for ViT-L/16, ViT-H/14, R50+ViT-B/16 and R50+ViT-L/32
-(--model.dropout-rate 0.1), and none for the others.
-Fine-tuning for anyone's folder of images on a laptop: not in the paper, whose 384 pixels and batches of 512 ask for more.
+`folder` is not in the paper, whose 384 pixels and batches of 512 are too much for a laptop. The others follow table 4 and
+appendix B.1.1, and the released code where the paper says nothing. Dropout is the checkpoint's own. The released configurations
+have 0.1 for ViT-L/16, ViT-H/14, R50+ViT-B/16 and R50+ViT-L/32 (--model.dropout-rate 0.1), and none for the others.
 """
 
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from vitrine.training.config import MachineConfig, OptimConfig
 
 @dataclass(frozen=True)
 class FinetuneTask:
-    """A checkpoint and the data to fine-tune it on: what the rules of recipes depend on."""
+    """A checkpoint and the data to fine-tune it on: the input of a fine-tuning recipe."""
 
     checkpoint: str
     source: str
@@ -28,7 +26,7 @@ class FinetuneTask:
     """Number of training images."""
     num_classes: int
     measure_area: Callable[[], int] = lambda: 0
-    """Measures `image_area`; called only if a rule asks for it."""
+    """Measures `image_area`; called only if a recipe asks for it."""
 
     @cached_property
     def image_area(self) -> int:
@@ -38,101 +36,135 @@ class FinetuneTask:
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """From what is to be done to a recipe for it."""
+    """An entry of FINETUNE_RECIPES: a function that builds the recipe of a task, and how its learning rate is searched."""
 
     build: Callable[[FinetuneTask], Recipe]
-    rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]
     """Learning rates to choose from."""
     held_out: float
-    """Share of the training images to choose on, before training on all of them; 0: there is nothing to choose."""
+    """Fraction of the training images to choose on, before training on all of them; 0: there is nothing to choose."""
 
 
-IMAGENET_RATES = (0.003, 0.01, 0.03, 0.06)  # the text has 0.06 for ResNets and hybrids only, table 4 for all
-SMALL_RATES = (0.001, 0.003, 0.01, 0.03)
+# `folder`: batch size by the least number of images, and the most images of a batch that are computed at once.
+BATCH_SIZES = {0: 32, 2_000: 64, 50_000: 256}
+MAX_MICRO_BATCH = 64
+# A head fitted in closed form leaves little to learn: with 5e-4 instead of 2e-4, Pets ended below where they had begun.
+FOLDER_LEARNING_RATE, FOLDER_EPOCHS, FOLDER_MIN_STEPS, FOLDER_WARMUP_FRACTION = 2e-4, 7, 60, 0.1
 
 
-def imagenet(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on ImageNet for 20,000 steps at 384 px (table 4).
+def folder(task: FinetuneTask) -> Recipe:
+    """Checkpoint on a folder of images at its own resolution, 7 epochs or at least 60 steps.
+
+    Expect 88.3 % of 37 pets from 740 photos, with DeiT-Tiny in 8 minutes on two CPU cores (docs/results/training.md).
+
+        vitrine finetune MODEL DATA --recipe folder
+    """
+    batch_size = next(size for least, size in reversed(BATCH_SIZES.items()) if task.num_images >= least)
+    epochs = max(FOLDER_EPOCHS, FOLDER_MIN_STEPS * batch_size / task.num_images)
+    return Recipe(
+        model=ModelSettings(checkpoint=task.checkpoint),
+        data=DataConfig(source=task.source),
+        loader=LoaderConfig(batch_size=batch_size),
+        augment=AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True),
+        optim=OptimConfig(
+            kind="adamw",
+            learning_rate=FOLDER_LEARNING_RATE,
+            weight_decay=0.05,
+            layer_decay=0.75,
+            warmup_steps=round(FOLDER_WARMUP_FRACTION * epochs * task.num_images / batch_size),
+            decay="cosine",
+            max_grad_norm=1.0,
+        ),
+        epochs=epochs,
+        head_init="discriminant",
+        polyak_factor=0.97,  # runs are too short for the paper's 0.9999
+        machine=MachineConfig(accumulation_steps=max(1, batch_size // MAX_MICRO_BATCH)),
+    )
+
+
+def imagenet(task: FinetuneTask) -> Recipe:
+    """Checkpoint on ImageNet at 384 px, 20,000 steps (table 4).
 
     Expect 83.97 % top-1 from ViT-B/16 of ImageNet-21k, 85.15 % from ViT-L/16 (table 5).
 
         vitrine finetune MODEL DATA --recipe imagenet
     """
-    return build_finetuning(transfer, total_steps=20_000, learning_rate=0.03)
+    return build_table4_recipe(task, total_steps=20_000, learning_rate=0.03)
 
 
-def imagenet_polyak(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on ImageNet for 20,000 steps at 512 px, its weights averaged (tables 2 and 4).
+def imagenet_polyak(task: FinetuneTask) -> Recipe:
+    """Checkpoint on ImageNet at 512 px, 20,000 steps with Polyak averaging (tables 2 and 4).
 
     Expect 85.30 % top-1 from ViT-L/16 of ImageNet-21k, 88.55 % from ViT-H/14 of JFT-300M at 518 px (table 2).
-    For ViT-H/14, whose patches do not fill 512 pixels: --model.image-size 518.
+    512 pixels are not a multiple of ViT-H/14's patches: use --model.image-size 518.
 
         vitrine finetune MODEL DATA --recipe imagenet-polyak
     """
-    return with_changes(imagenet(transfer), model={"image_size": 512}, polyak_factor=0.9999)
+    return with_changes(imagenet(task), model={"image_size": 512}, polyak_factor=0.9999)
 
 
-def cifar10(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on CIFAR-10 for 10,000 steps at 384 px (table 4).
+def cifar10(task: FinetuneTask) -> Recipe:
+    """Checkpoint on CIFAR-10 at 384 px, 10,000 steps (table 4).
 
     Expect 98.95 % accuracy from ViT-B/16 of ImageNet-21k, 99.16 % from ViT-L/16 (table 5).
 
         vitrine finetune MODEL DATA --recipe cifar10
     """
-    return build_finetuning(transfer, total_steps=10_000, learning_rate=0.03)
+    return build_table4_recipe(task, total_steps=10_000, learning_rate=0.03)
 
 
-def cifar100(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on CIFAR-100 for 10,000 steps at 384 px (table 4).
+def cifar100(task: FinetuneTask) -> Recipe:
+    """Checkpoint on CIFAR-100 at 384 px, 10,000 steps (table 4).
 
     Expect 91.67 % accuracy from ViT-B/16 of ImageNet-21k, 93.44 % from ViT-L/16 (table 5).
 
         vitrine finetune MODEL DATA --recipe cifar100
     """
-    return build_finetuning(transfer, total_steps=10_000, learning_rate=0.03)
+    return build_table4_recipe(task, total_steps=10_000, learning_rate=0.03)
 
 
-def pets(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on Oxford-IIIT Pets for 500 steps at 384 px (table 4).
+def pets(task: FinetuneTask) -> Recipe:
+    """Checkpoint on Oxford-IIIT Pets at 384 px, 500 steps (table 4).
 
     Expect 94.43 % accuracy from ViT-B/16 of ImageNet-21k, 94.73 % from ViT-L/16 (table 5).
 
         vitrine finetune MODEL DATA --recipe pets
     """
-    return build_finetuning(transfer, total_steps=500, learning_rate=0.003, warmup_steps=100)
+    return build_table4_recipe(task, total_steps=500, learning_rate=0.003, warmup_steps=100)
 
 
-def flowers(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on Oxford Flowers-102 for 500 steps at 384 px (table 4).
+def flowers(task: FinetuneTask) -> Recipe:
+    """Checkpoint on Oxford Flowers-102 at 384 px, 500 steps (table 4).
 
     Expect 99.38 % accuracy from ViT-B/16 of ImageNet-21k, 99.61 % from ViT-L/16 (table 5).
 
         vitrine finetune MODEL DATA --recipe flowers
     """
-    return build_finetuning(transfer, total_steps=500, learning_rate=0.003, warmup_steps=100)
+    return build_table4_recipe(task, total_steps=500, learning_rate=0.003, warmup_steps=100)
 
 
-def vtab(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on a task of VTAB-1k for 2,500 steps at 384 px (table 4).
+def vtab(task: FinetuneTask) -> Recipe:
+    """Checkpoint on one task of VTAB-1k at 384 px, 2,500 steps (table 4).
 
     Expect 72.72 % accuracy, the mean of 19 tasks, from ViT-L/16 of ImageNet-21k, 77.63 % from ViT-H/14 of JFT-300M (table 2).
-    All tasks together, as folders of ROOT: vitrine vtab MODEL ROOT.
+    All tasks at once, as folders of ROOT: vitrine vtab MODEL ROOT.
 
         vitrine finetune MODEL DATA --recipe vtab
     """
-    return build_finetuning(transfer, total_steps=2_500, learning_rate=0.01)
+    return build_table4_recipe(task, total_steps=2_500, learning_rate=0.01)
 
 
-def build_finetuning(transfer: FinetuneTask, *, total_steps: int, learning_rate: float, warmup_steps: int = 500) -> Recipe:
-    """Warm-up is not in the paper: 500 steps in the released code, and 100 for Pets and Flowers in big_vision.
+def build_table4_recipe(task: FinetuneTask, *, total_steps: int, learning_rate: float, warmup_steps: int = 500) -> Recipe:
+    """Build a fine-tuning recipe with the settings that all rows of table 4 share.
 
-    The rate is the released code's 0.03 for ImageNet and CIFAR, and for Pets and Flowers what big_vision chose for ViT-B/32.
+    Warm-up is not in the paper: 500 steps in the released code, and 100 for Pets and Flowers in big_vision. Learning rates are
+    the released code's 0.03 for ImageNet and CIFAR, and big_vision's choice for ViT-B/32 for Pets and Flowers.
     """
     return Recipe(
-        model=ModelSettings(checkpoint=transfer.checkpoint, image_size=384),
-        data=DataConfig(source=transfer.source),
+        model=ModelSettings(checkpoint=task.checkpoint, image_size=384),
+        data=DataConfig(source=task.source),
         loader=LoaderConfig(batch_size=512),
-        # As the released code. The paper has BiT's instead, a random part of the resized image: --augment.crop random.
+        # Like the released code. The paper has BiT's instead, a random part of the resized image: --augment.crop random.
         augment=AugmentConfig(crop="inception", flip=True),
         optim=OptimConfig(
             kind="sgd",
@@ -149,73 +181,24 @@ def build_finetuning(transfer: FinetuneTask, *, total_steps: int, learning_rate:
     )
 
 
-# Shares to choose on: appendix B.1.1.
-FINETUNING: dict[str, FinetuneRecipe] = {
-    "imagenet": FinetuneRecipe(imagenet, IMAGENET_RATES, held_out=0.01),
-    "imagenet-polyak": FinetuneRecipe(imagenet_polyak, IMAGENET_RATES, held_out=0.01),
-    "cifar10": FinetuneRecipe(cifar10, SMALL_RATES, held_out=0.02),
-    "cifar100": FinetuneRecipe(cifar100, SMALL_RATES, held_out=0.02),
-    "pets": FinetuneRecipe(pets, SMALL_RATES, held_out=0.1),
-    "flowers": FinetuneRecipe(flowers, SMALL_RATES, held_out=0.1),
-    "vtab": FinetuneRecipe(vtab, (0.01,), held_out=0.0),
-}
-
-# From so many images on: how large the batches are, and of them no more than so many at once.
-BATCH_SIZES = {0: 32, 2_000: 64, 50_000: 256}
-LARGEST_PART = 64
-# From a fitted head little is left to learn: with 5e-4 instead of 2e-4, Pets ended below where they had begun.
-EPOCHS, LEAST_STEPS, WARMUP_SHARE = 7, 60, 0.1
-
-
-def folder(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on a folder of images for 7 epochs, or at least 60 steps, at the checkpoint's own resolution.
-
-    Expect 88.3 % of 37 pets from 740 photos, with DeiT-Tiny in 8 minutes on two processor cores (docs/results/training.md).
-
-        vitrine finetune MODEL DATA --recipe folder
-    """
-    batch_size = next(size for least, size in reversed(BATCH_SIZES.items()) if transfer.num_images >= least)
-    epochs = max(EPOCHS, LEAST_STEPS * batch_size / transfer.num_images)
-    return Recipe(
-        model=ModelSettings(checkpoint=transfer.checkpoint),
-        data=DataConfig(source=transfer.source),
-        loader=LoaderConfig(batch_size=batch_size),
-        augment=AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True),
-        optim=OptimConfig(
-            kind="adamw",
-            learning_rate=2e-4,
-            weight_decay=0.05,
-            layer_decay=0.75,
-            warmup_steps=round(WARMUP_SHARE * epochs * transfer.num_images / batch_size),
-            decay="cosine",
-            max_grad_norm=1.0,
-        ),
-        epochs=epochs,
-        head_init="discriminant",
-        polyak_factor=0.97,  # runs are too short for the paper's 0.9999
-        machine=MachineConfig(accumulation_steps=max(1, batch_size // LARGEST_PART)),
-    )
-
-
-FOLDER = FinetuneRecipe(folder, rates=(1e-4, 2e-4, 5e-4), held_out=0.2)
-
-# Sizes of data at which the rule changes, and the side of images that are small.
+# `hyperrule`: numbers of images at which the rule changes, and the side in pixels below which images are small.
 FEW_IMAGES, MANY_IMAGES, SMALL_SIDE = 20_000, 500_000, 96
 
 
-def hyperrule(transfer: FinetuneTask) -> Recipe:
-    """A checkpoint on any data for 500, 10,000 or 20,000 steps: BiT's rule, by the number and size of images (appendix B.1.1).
+def hyperrule(task: FinetuneTask) -> Recipe:
+    """Checkpoint on any data by BiT's HyperRule, 500, 10,000 or 20,000 steps by number and size of images (appendix B.1.1).
 
     Expect 87.54 % top-1 on ImageNet from BiT's R152x4 of JFT-300M, with --model.image-size 480 --augment.resize 512 (table 2).
+    From arXiv:1912.11370; the ResNets of arXiv:2010.11929 were fine-tuned by it too.
 
         vitrine finetune MODEL DATA --recipe hyperrule
     """
-    is_few, is_many = transfer.num_images < FEW_IMAGES, transfer.num_images >= MANY_IMAGES
-    # As BiT's paper; its code has 512 and 480 for large images, whatever the network.
-    resize, image_size = (160, 128) if transfer.image_area < SMALL_SIDE**2 else (448, 384)
+    is_few, is_many = task.num_images < FEW_IMAGES, task.num_images >= MANY_IMAGES
+    # BiT's paper has these; its code has 512 and 480 for large images, whatever the network.
+    resize, image_size = (160, 128) if task.image_area < SMALL_SIDE**2 else (448, 384)
     return Recipe(
-        model=ModelSettings(checkpoint=transfer.checkpoint, image_size=image_size),
-        data=DataConfig(source=transfer.source),
+        model=ModelSettings(checkpoint=task.checkpoint, image_size=image_size),
+        data=DataConfig(source=task.source),
         loader=LoaderConfig(batch_size=512),
         augment=AugmentConfig(crop="random", resize=resize, flip=True),
         mixing=MixupConfig(mixup=0.0 if is_few else 0.1),
@@ -226,7 +209,7 @@ def hyperrule(transfer: FinetuneTask) -> Recipe:
             weight_decay=0.0,
             warmup_steps=100 if is_few else 500,
             decay="piecewise",
-            # The text has 30, 60 and 90 % for all; the code's short schedule falls at steps 200, 300 and 400 of 500.
+            # The text has 30, 60 and 90 % for all; the code's short schedule decays at steps 200, 300 and 400 of 500.
             decay_at=(0.4, 0.6, 0.8) if is_few else (0.3, 0.6, 0.9),
             max_grad_norm=None,
         ),
@@ -235,4 +218,20 @@ def hyperrule(transfer: FinetuneTask) -> Recipe:
     )
 
 
-HYPERRULE = FinetuneRecipe(hyperrule, rates=(0.003,), held_out=0.0)
+IMAGENET_LEARNING_RATES = (0.003, 0.01, 0.03, 0.06)  # the text has 0.06 for ResNets and hybrids only, table 4 for all
+LEARNING_RATES = (0.001, 0.003, 0.01, 0.03)
+# Held-out fractions are those of appendix B.1.1.
+TABLE_4_RECIPES: dict[str, FinetuneRecipe] = {
+    "imagenet": FinetuneRecipe(imagenet, IMAGENET_LEARNING_RATES, held_out=0.01),
+    "imagenet-polyak": FinetuneRecipe(imagenet_polyak, IMAGENET_LEARNING_RATES, held_out=0.01),
+    "cifar10": FinetuneRecipe(cifar10, LEARNING_RATES, held_out=0.02),
+    "cifar100": FinetuneRecipe(cifar100, LEARNING_RATES, held_out=0.02),
+    "pets": FinetuneRecipe(pets, LEARNING_RATES, held_out=0.1),
+    "flowers": FinetuneRecipe(flowers, LEARNING_RATES, held_out=0.1),
+    "vtab": FinetuneRecipe(vtab, (0.01,), held_out=0.0),
+}
+GENERAL_FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {
+    "folder": FinetuneRecipe(folder, learning_rates=(1e-4, 2e-4, 5e-4), held_out=0.2),
+    **TABLE_4_RECIPES,
+    "hyperrule": FinetuneRecipe(hyperrule, learning_rates=(0.003,), held_out=0.0),
+}

@@ -1,12 +1,9 @@
-"""Tables 3 and 7, ImageNet baseline, masked JFT.
+"""Recipes that pre-train on large datasets: tables 3 and 7 of arXiv:2010.11929, masked patches on JFT, an ImageNet baseline.
 
-Pre-training as table 3 of arXiv:2010.11929 has it: a recipe for each model of each of its rows.
-
-R200x3 and R152x2 for 14 epochs (table 6) and ViT-H/14 on ImageNet-21k (table 5) have results in the paper and no row in
-table 3. Their rates were never published, so they are left out.
-The plain baseline of arXiv:2205.01580, as big_vision has it: what ImageNet alone gives when the recipe suits it.
-Big Transfer (arXiv:1912.11370): its SGD for pre-training, which appendix D.1 of arXiv:2010.11929 compares with Adam, and
-its rule for fine-tuning, by which that paper's ResNets were tuned as well (appendix B.1.1).
+Table 3 has a recipe for each model of each of its rows. R200x3 and R152x2 for 14 epochs (table 6) and ViT-H/14 on ImageNet-21k
+(table 5) have results in the paper but no row in table 3. Their learning rates were never published, so they are left out.
+Table 7 compares Adam with the SGD of Big Transfer (arXiv:1912.11370). The baseline is the plain one of arXiv:2205.01580, with
+the settings of big_vision: what ImageNet alone reaches when the recipe suits it.
 """
 
 from collections.abc import Callable
@@ -22,16 +19,16 @@ from vitrine.training.config import DecayKind, OptimConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """What the rows of table 3 for one data set share."""
+    """Settings that the rows of table 3 share for one pre-training dataset."""
 
     title: str
     source: str
-    """A place in the working folder, to be replaced by --data.source."""
+    """Default path in the working folder; set yours with --data.source."""
     decay: DecayKind
     weight_decay: float
     dropout_rate: float
     loss: LossKind
-    """Not in the paper. Its authors: sigmoid where images have several labels, and then a head bias of -10 (issue 34 of
+    """Not in the paper. Its authors use sigmoid with a head bias of -10 where images have several labels (issue 34 of
     vision_transformer)."""
     head_bias: float
     max_grad_norm: float | None
@@ -72,7 +69,7 @@ IMAGENET = Corpus(
 
 @dataclass(frozen=True)
 class Row:
-    """A model of table 3, and what the table has for it alone."""
+    """A model of table 3 with its own settings and its expected result."""
 
     model: str
     epochs: int
@@ -81,24 +78,27 @@ class Row:
     cost: str = "Cost: not published."
 
 
-NOT_PUBLISHED = "not published: the paper does not say which of its figures, if any, are of 30 epochs."
+NOT_PUBLISHED = "not published: the paper does not say which of its results, if any, are of 30 epochs."
 
 
 def after_jft(accuracy: float) -> str:
+    """Return the expected result of a model pre-trained on JFT-300M."""
     return f"{accuracy:.2f} % top-1 on ImageNet, fine-tuned at 384 px (table 6)."
 
 
 def after_imagenet_21k(precision: float, accuracy: float) -> str:
+    """Return the expected results of a model pre-trained on ImageNet-21k."""
     return (
         f"{precision:.2f} % precision at 1 on ImageNet-21k at 224 px (issue 62 of vision_transformer); "
         f"{accuracy:.2f} % top-1 on ImageNet, fine-tuned at 384 px (table 5)."
     )
 
 
-def after_imagenet(accuracy: float, tuned: float) -> str:
+def after_imagenet(accuracy: float, finetuned: float) -> str:
+    """Return the expected results of a model pre-trained on ImageNet."""
     return (
         f"{accuracy:.2f} % top-1 on ImageNet at 224 px (issue 62 of vision_transformer); "
-        f"{tuned:.2f} %, fine-tuned at 384 px (table 5)."
+        f"{finetuned:.2f} %, fine-tuned at 384 px (table 5)."
     )
 
 
@@ -122,7 +122,7 @@ JFT_ROWS: dict[str, Row] = {
     "jft-r50-vit-b32": Row("R50+ViT-B/32", 7, 8e-4, after_jft(84.90), "Cost: 106 exaFLOPs (table 6)."),
     "jft-r50-vit-b16": Row("R50+ViT-B/16", 7, 8e-4, after_jft(85.58), "Cost: 274 exaFLOPs (table 6)."),
     "jft-r50-vit-l32": Row("R50+ViT-L/32", 7, 2e-4, after_jft(85.68), "Cost: 246 exaFLOPs (table 6)."),
-    # 859 is not half of the 1668 for twice the epochs: the paper's own oddity.
+    # 859 is not half of the 1668 for twice the epochs: an inconsistency of the paper.
     "jft-r50-vit-l16": Row("R50+ViT-L/16", 7, 4e-4, after_jft(86.60), "Cost: 859 exaFLOPs (table 6)."),
     "jft-r50-vit-l16-14ep": Row("R50+ViT-L/16", 14, 4e-4, after_jft(87.12), "Cost: 1668 exaFLOPs (table 6)."),
 }
@@ -150,7 +150,8 @@ IMAGENET_ROWS: dict[str, Row] = {
 }
 
 
-def build_pretraining(corpus: Corpus, model: str, epochs: int, learning_rate: float) -> Recipe:
+def build_table3_recipe(corpus: Corpus, model: str, epochs: int, learning_rate: float) -> Recipe:
+    """Build a pre-training recipe with the settings that all rows of table 3 share."""
     has_encoder = "ViT" in model  # a ResNet has neither dropout nor a hidden layer in its head
     return Recipe(
         model=ModelSettings(
@@ -170,7 +171,7 @@ def build_pretraining(corpus: Corpus, model: str, epochs: int, learning_rate: fl
             beta1=0.9,
             beta2=0.999,
             weight_decay=corpus.weight_decay,
-            decay_mask="kernels",  # whether biases and norms decayed in 2020 is not known; they do not in big_vision
+            decay_mask="kernels",  # unknown for 2020; big_vision does not decay biases and norms
             warmup_steps=10_000,
             decay=corpus.decay,
             final_rate=1e-5,
@@ -182,10 +183,10 @@ def build_pretraining(corpus: Corpus, model: str, epochs: int, learning_rate: fl
 
 
 def make_recipe(name: str, corpus: Corpus, row: Row) -> Callable[[], Recipe]:
-    """A function like those that are written out, docstring and all."""
+    """Make the function that builds a row's recipe, with a docstring like those that are written out below."""
 
     def build() -> Recipe:
-        return build_pretraining(corpus, row.model, row.epochs, row.learning_rate)
+        return build_table3_recipe(corpus, row.model, row.epochs, row.learning_rate)
 
     build.__doc__ = "\n".join(
         [
@@ -200,7 +201,7 @@ def make_recipe(name: str, corpus: Corpus, row: Row) -> Callable[[], Recipe]:
     return build
 
 
-PRETRAINING: dict[str, Callable[[], Recipe]] = {
+TABLE_3_RECIPES: dict[str, Callable[[], Recipe]] = {
     name: make_recipe(name, corpus, row)
     for corpus, rows in ((JFT, JFT_ROWS), (IMAGENET_21K, IMAGENET_21K_ROWS), (IMAGENET, IMAGENET_ROWS))
     for name, row in rows.items()
@@ -208,7 +209,7 @@ PRETRAINING: dict[str, Callable[[], Recipe]] = {
 
 
 def imagenet_vit_s16() -> Recipe:
-    """ViT-S/16 on ImageNet for 90 epochs, with RandAugment and mixup (arXiv:2205.01580).
+    """ViT-S/16 on ImageNet for 90 epochs with RandAugment and mixup (arXiv:2205.01580).
 
     Expect 76.5 % top-1 on ImageNet's validation images at 224 px; 78.5 % with --epochs 150, 80.0 % with --epochs 300.
     Cost: 6 h 30 min on a TPUv3-8.
@@ -217,7 +218,7 @@ def imagenet_vit_s16() -> Recipe:
     """
     return Recipe(
         model=ModelSettings(name="ViT-S/16", image_size=224, pool="mean", position="sincos-2d", hidden_head=True),
-        data=DataConfig(source="imagenet", held_out=0.01),  # the images after the first 99 % there, random ones here
+        data=DataConfig(source="imagenet", held_out=0.01),  # random images; the last 1 % in big_vision
         loader=LoaderConfig(batch_size=1024),
         augment=AugmentConfig(
             crop="inception", crop_area=(0.05, 1.0), flip=True, rand_augment_ops=2, rand_augment_magnitude=10.0
@@ -226,7 +227,7 @@ def imagenet_vit_s16() -> Recipe:
         optim=OptimConfig(
             kind="adamw",
             learning_rate=1e-3,
-            weight_decay=0.1,  # big_vision's 1e-4, which does not multiply by the rate of 1e-3
+            weight_decay=0.1,  # big_vision's 1e-4 is not multiplied by the learning rate of 1e-3
             decay_mask="kernels",
             warmup_steps=10_000,
             decay="cosine",
@@ -238,48 +239,45 @@ def imagenet_vit_s16() -> Recipe:
 
 
 def jft_r50x1_sgd() -> Recipe:
-    """R50x1 on JFT-300M for 7 epochs by BiT's SGD (table 7).
+    """R50x1 on JFT-300M for 7 epochs with BiT's SGD (table 7).
 
     Expect 78.24 % top-1 on ImageNet after fine-tuning (table 7); Adam gives 77.54 % (jft-r50x1).
     Cost: 50 exaFLOPs (table 6).
 
         vitrine train jft-r50x1-sgd --data.source DIR
     """
-    return build_sgd("R50x1")
+    return build_table7_recipe("R50x1")
 
 
 def jft_r152x2_sgd() -> Recipe:
-    """R152x2 on JFT-300M for 7 epochs by BiT's SGD (table 7).
+    """R152x2 on JFT-300M for 7 epochs with BiT's SGD (table 7).
 
     Expect 84.37 % top-1 on ImageNet after fine-tuning (table 7); Adam gives 84.97 % (jft-r152x2).
     Cost: 563 exaFLOPs (table 6).
 
         vitrine train jft-r152x2-sgd --data.source DIR
     """
-    return build_sgd("R152x2")
+    return build_table7_recipe("R152x2")
 
 
-def build_sgd(model: str) -> Recipe:
-    """The run by Adam with another optimizer: section 3.3 of BiT."""
-    recipe = build_pretraining(JFT, model, epochs=7, learning_rate=0.03 * 4096 / 256)
+def build_table7_recipe(model: str) -> Recipe:
+    """Build a recipe of table 7: table 3's with the optimizer of section 3.3 of BiT."""
+    recipe = build_table3_recipe(JFT, model, epochs=7, learning_rate=0.03 * 4096 / 256)
     optim = {
         "kind": "sgd",
         "momentum": 0.9,
-        # Torch's SGD adds decay x weight to the gradient, which the momentum then gathers: L2 regularisation, as BiT means
-        # it, and not AdamW's convention of table 3.
+        # PyTorch's SGD adds decay x weight to the gradient before momentum: L2 regularisation like BiT's, unlike AdamW's
+        # decoupled decay of table 3.
         "weight_decay": 1e-4,
         "warmup_steps": 5_000,
         "decay": "piecewise",
-        "decay_at": (0.3, 0.6, 0.9),  # where in these 7 epochs is not stated: the shares of BiT's fine-tuning
+        "decay_at": (0.3, 0.6, 0.9),  # not stated for these 7 epochs: the fractions of BiT's fine-tuning
     }
     return with_changes(recipe, optim=optim)
 
 
-BIT_PRETRAINING: dict[str, Callable[[], Recipe]] = {"jft-r50x1-sgd": jft_r50x1_sgd, "jft-r152x2-sgd": jft_r152x2_sgd}
-
-
 def jft_masked_vit_b16() -> Recipe:
-    """ViT-B/16 on JFT-300M without labels for 1,000,000 steps, predicting mean colours (appendix B.1.2).
+    """ViT-B/16 on JFT-300M without labels for 1,000,000 steps of masked patch prediction (appendix B.1.2).
 
     Expect 79.9 % top-1 on ImageNet, fine-tuned; 77.91 % from scratch, 84.15 % after learning from JFT's labels.
 
@@ -289,14 +287,23 @@ def jft_masked_vit_b16() -> Recipe:
         model=ModelSettings(name="ViT-B/16", image_size=224),
         data=DataConfig(source="jft"),
         loader=LoaderConfig(batch_size=4096),
-        augment=AugmentConfig(crop="inception", flip=True),  # said by the authors, not by the paper
+        augment=AugmentConfig(crop="inception", flip=True),  # stated by the authors, not in the paper
         objective="masked-patches",
         optim=OptimConfig(
             kind="adamw",
             learning_rate=2e-4,
-            weight_decay=0.1,  # not said of this run; that of all others on JFT (table 3)
+            weight_decay=0.1,  # not stated for this run; all others on JFT have it (table 3)
             warmup_steps=10_000,
             decay="cosine",
         ),
         total_steps=1_000_000,
     )
+
+
+TABLE_7_RECIPES: dict[str, Callable[[], Recipe]] = {"jft-r50x1-sgd": jft_r50x1_sgd, "jft-r152x2-sgd": jft_r152x2_sgd}
+PRETRAIN_RECIPES: dict[str, Callable[[], Recipe]] = {
+    "imagenet-vit-s16": imagenet_vit_s16,
+    **TABLE_3_RECIPES,
+    **TABLE_7_RECIPES,
+    "jft-masked-vit-b16": jft_masked_vit_b16,
+}

@@ -14,29 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from vitrine.data.config import BadImages, DataConfig
 from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.demo import DEMO, DEMO_TRANSFERS
-from vitrine.recipes.finetune import FINETUNING, FOLDER, HYPERRULE, FinetuneRecipe, FinetuneTask
-from vitrine.recipes.pretrain import BIT_PRETRAINING, PRETRAINING, imagenet_vit_s16
-from vitrine.recipes.small import MASKED, MASKED_TRANSFERS, MINIATURES
+from vitrine.recipes.demo import DEMO_FINETUNE_RECIPES, DEMO_RECIPES
+from vitrine.recipes.finetune import GENERAL_FINETUNE_RECIPES, FinetuneRecipe, FinetuneTask
+from vitrine.recipes.pretrain import PRETRAIN_RECIPES
+from vitrine.recipes.small import SMALL_FINETUNE_RECIPES, SMALL_MASKED_RECIPES, SMALL_RECIPES
 
 if TYPE_CHECKING:
     from vitrine.data.open_data import DatasetHandle
     from vitrine.data.source import Source
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    **MINIATURES,
-    "imagenet-vit-s16": imagenet_vit_s16,
-    **PRETRAINING,
-    **BIT_PRETRAINING,
-    **MASKED,
-    **DEMO,
+    **SMALL_RECIPES,
+    **PRETRAIN_RECIPES,
+    **SMALL_MASKED_RECIPES,
+    **DEMO_RECIPES,
 }
 FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {
-    "folder": FOLDER,
-    **FINETUNING,
-    "hyperrule": HYPERRULE,
-    **MASKED_TRANSFERS,
-    **DEMO_TRANSFERS,
+    **GENERAL_FINETUNE_RECIPES,
+    **SMALL_FINETUNE_RECIPES,
+    **DEMO_FINETUNE_RECIPES,
 }
 
 HELD_OUT = 0.1
