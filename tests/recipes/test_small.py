@@ -62,7 +62,7 @@ def test_masked_runs_take_minutes_and_need_no_labels(name: str) -> None:
 def test_tiny_vit_takes_changes() -> None:
     config = tiny_vit(24, width=32, patch_size=4, depth=2, position=None).resolve(10)
     assert (config.image_size, config.width, config.mlp_dim, config.depth) == ((24, 24), 32, 64, 2)
-    assert config.position == "learned"
+    assert config.position == "learned-1d"
 
 
 def test_fine_tuning_on_cifar10_differs_from_scratch_only_in_the_start() -> None:

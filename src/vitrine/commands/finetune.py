@@ -41,7 +41,7 @@ def finetune(arguments: list[str]) -> None:
     dataset = find_data_once(config.source)
     title = name_finetune_run(model, data, name)
     recipe = build_finetune_recipe(name, model, dataset, config)
-    defaults = Options(out=Path("runs") / title, rates=rule.rates, recipe=recipe)
+    defaults = Options(out=Path("runs") / title, rates=rule.learning_rates, recipe=recipe)
     options = parse_options(f"finetune {model} {data}", Options, rest, defaults)
     recipe = check_options(options, defaults)
 

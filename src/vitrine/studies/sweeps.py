@@ -135,7 +135,7 @@ def finetune(
         built,
         Path("runs") / title if out is None else out,
         seeds=seeds,
-        learning_rates=rule.rates if select_rate else None,
+        learning_rates=rule.learning_rates if select_rate else None,
         held_out=rule.held_out,
         title=title,
         dataset=dataset,
