@@ -51,6 +51,9 @@ RENAMED_OPTIONS: dict[str, str] = {}
 # Words that are values, old -> new, e.g. the kinds of findings of `data check`.
 RENAMED_VALUES: dict[str, str] = {}
 
+# Fields that BASE does not have, by the end of their key, and the default that OTHER must then show.
+NEW_FIELDS: dict[str, Any] = {"model.readout_layers": None, "model.readout": None}
+
 # In the following sets, keys have their old names.
 
 # Timings, which differ from run to run.
@@ -643,6 +646,10 @@ def list_results(folder: Path) -> set[str]:
 
 def compare_values(file: str, base: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
     for key in base | other:
+        if key not in base and any(
+            key == name or key.endswith(f".{name}") for name in NEW_FIELDS if NEW_FIELDS[name] == other[key]
+        ):
+            continue
         if key not in base or key not in other:
             shown = [describe(values[key]) if key in values else "missing" for values in (base, other)]
             yield Difference(file, key, *shown)
