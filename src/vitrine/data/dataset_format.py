@@ -1,4 +1,7 @@
-"""What a kind of data has to answer, so that one file and one line in `opening.KINDS` add it."""
+"""DatasetFormat, the contract of the files in `sources`, and the names of splits.
+
+A new format is one file in `sources` and one name in `open_data.DATASET_FORMATS`.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from vitrine.data.source import Source
 
 SPLITS = ("train", "val", "test")
 
-# How people spell them, in folders and in lists, in any case.
+# Spellings found in folder names and lists, in any case.
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -26,31 +29,32 @@ SPLIT_NAMES = {
 
 @dataclass(frozen=True)
 class DatasetFormat:
-    """A kind of data on disk, recognised by what is there."""
+    """A format of datasets on disk, and the functions that recognise and open it."""
 
     name: str
     matches: Callable[[Path], bool]
-    """Whether the path holds this kind; looks at names and first bytes only."""
+    """Return whether the path has this format, from file names and first bytes only."""
     list_splits: Callable[[Path], tuple[str, ...]]
-    """As train, val, test; empty where the data is not divided."""
+    """Return the splits, in the order train, val, test; empty if the data is not divided."""
     open: Callable[[Path, str | None], Source]
-    """The images of a split, one of `list_splits`, or of all the data where it is not divided (None)."""
+    """Open one of the splits, or everything (None) if the data is not divided."""
 
 
 def normalise_split(name: str) -> str | None:
-    """train, val or test; None for a word that means none of them."""
+    """Return train, val or test for any spelling of them, None for other words."""
     return SPLIT_NAMES.get(name.strip().lower())
 
 
-def order_splits(found: Collection[str | None]) -> tuple[str, ...]:
-    """Those that were found, as train, val, test."""
-    return tuple(split for split in SPLITS if split in found)
+def order_splits(splits: Collection[str | None]) -> tuple[str, ...]:
+    """Return the splits among the given names, in the order train, val, test."""
+    return tuple(split for split in SPLITS if split in splits)
 
 
 def require_split(data: Path | str, split: str | None, splits: tuple[str, ...]) -> None:
-    """A split is named exactly where there are some."""
+    """Raise ValueError unless the split is one of `splits`, or None if there are none."""
     if split is None and splits:
-        raise ValueError(f"{data} has the splits {join_names(splits)}: say which one is meant.")
+        raise ValueError(f"{data} has the splits {join_names(splits)}: choose one of them.")
     if split is not None and split not in splits:
-        has = f"the splits {join_names(splits)}" if splits else "no splits"
-        raise ValueError(f"{data} has {has}, and {split!r} was asked for: take {'one of these' if splits else 'all of it'}.")
+        if splits:
+            raise ValueError(f"{data} has no split {split!r}; it has {join_names(splits)}: choose one of them.")
+        raise ValueError(f"{data} has no splits, but {split!r} was requested: leave the split out to use all images.")

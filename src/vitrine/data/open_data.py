@@ -1,26 +1,27 @@
-"""From what a user calls their data to a source: built-in names, the hub, and whatever lies at a path."""
+"""From what a user calls data to images: paths, built-in names, hf://datasets/org/name, `vtab:TASK:DATA`, Python objects."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from vitrine.core.console import join_names
-from vitrine.core.hub import DATASET_SCHEME as HUB
+from vitrine.core.hub import DATASET_SCHEME
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import DatasetFormat, normalise_split, require_split
 from vitrine.data.source import Source
-from vitrine.data.sources.vtab import find_task
+from vitrine.data.sources import digits, shapes, vtab
+from vitrine.data.sources.hub import list_hub_splits, open_hub
+from vitrine.data.sources.python_dataset import MapDataset, list_python_splits, open_python_data
 from vitrine.data.subsets import exclude_images, hold_out, select_subset
 from vitrine.data.wrappers import load_into_memory
 
 BUILT_IN = ("digits", "shapes")
 VTAB = "vtab:"
 
-# Each has a module of its name in `sources`. The more particular come first: a folder of CIFAR's files is no image folder,
-# while what ImageNet's archives unpack to would pass for one.
+# Modules in `sources`, the more specific first: an unpacked ImageNet also looks like class folders.
 DATASET_FORMATS = (
     *("packed", "vtab", "cifar", "idx", "pets", "flowers", "imagenet"),
     *("webdataset", "parquet", "npz", "manifest", "folder"),
@@ -29,46 +30,46 @@ DATASET_FORMATS = (
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """Data that was found and not opened yet."""
+    """A dataset that was found and is not opened yet."""
 
     name: str
     kind: str
+    """Name of its format, e.g. folder."""
     splits: tuple[str, ...]
-    """Empty where it is not divided."""
+    """Empty if the data is not divided."""
     open_split: Callable[[str | None], Source]
 
     def open(self, split: str | None = None) -> Source:
-        """The images of a split, which has to be named exactly where there are some; validation may be meant by val."""
+        """Open a split, in any spelling (validation is val), or everything if the data is not divided."""
         split = split if split is None or split in self.splits else normalise_split(split) or split
         require_split(self.name, split, self.splits)
         source = self.open_split(split)
         if len(source) == 0:
-            raise ValueError(
-                f"{self.name} has no images{'' if split is None else f' in {split}'}: check what was unpacked there."
-            )
+            raise ValueError(f"{self.name} contains no images{'' if split is None else f' in {split}'}: check its files.")
         return source
 
     def open_train(self) -> Source:
-        """The split for training where there is one, else all of it."""
+        """Open the training split, or everything if the data is not divided."""
         return self.open("train" if self.splits else None)
 
 
-DataLike = str | Path | DatasetHandle
-"""Whatever `find_data` accepts."""
+DataLike = str | Path | DatasetHandle | Source | MapDataset | Mapping[str, MapDataset]
+"""What `find_data` accepts. A MapDataset is a map-style torch dataset or a `datasets.Dataset`, a mapping a `DatasetDict`."""
 
 
-def open_data(data: str | Path, split: str | None = None) -> Source:
-    """The images at a path, on the hub (hf://datasets/org/name) or of a built-in name, recognised by what is there."""
+def open_data(data: DataLike, split: str | None = None) -> Source:
+    """Open a dataset, or one of its splits: a path, hf://datasets/org/name, a built-in name, or a dataset object."""
     return find_data(data).open(split)
 
 
-def open_train_data(config: DataConfig, dataset: DatasetHandle | None = None) -> tuple[Source, Source | None]:
-    """What the configuration asks for, and the part of it that is held out, if any.
+def open_train_data(config: DataConfig, dataset: DataLike | None = None) -> tuple[Source, Source | None]:
+    """Open the training images that a configuration describes, and the part of them that is held out, if any.
 
-    The split; without what is excluded; of that the subset; divided; each part in memory, if so wished.
+    The order is: split, excluded images, subset, held-out part, loading into memory. `dataset` is the configuration's data,
+    for callers that have found it already.
     """
-    data = find_data(config.source if dataset is None else dataset)
-    source = data.open_train() if config.split is None else data.open(config.split)
+    handle = find_data(config.source if dataset is None else dataset)
+    source = handle.open_train() if config.split is None else handle.open(config.split)
     if config.exclude is not None:
         source = exclude_images(source, config.exclude)
     source, held_out = select_subset(source, config.subset, config.subset_seed), None
@@ -81,110 +82,109 @@ def open_train_data(config: DataConfig, dataset: DatasetHandle | None = None) ->
 
 
 def open_test(data: DataLike, split: str | None = None) -> Source:
-    """What to measure on: the split of that name; without one test, else val; all of it where it is not divided."""
-    found = find_data(data)
-    return found.open(choose_test_split(found) if split is None and found.splits else split)
+    """Open the images to evaluate on: the named split, else test, else val, or everything if the data is not divided."""
+    handle = find_data(data)
+    return handle.open(choose_test_split(handle) if split is None and handle.splits else split)
 
 
-def open_train_and_test(
-    data: DataLike, held_out: float, seed: int = 0, subset: str = "all"
-) -> tuple[Source, Source]:
-    """To fit something to, and to measure it on: train and test, else val; of what is not divided, a share is held out.
+def open_train_and_test(data: DataLike, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
+    """Open images to fit a classifier on, and images to test it on.
 
-    A subset is of the images to fit to, and of all of them before any are held out, as it is in a run (`open_configured`).
+    These are the splits train and test (or val). If the data is not divided, the fraction `held_out` of each class is for
+    testing. `subset` selects among the training images, before any are held out, as in `open_train_data`.
     """
-    found = find_data(data)
-    if not found.splits:
-        return hold_out(select_subset(found.open(), subset, seed), held_out, seed)
-    train, test = found.open_train(), found.open(choose_test_split(found))
+    handle = find_data(data)
+    if not handle.splits:
+        return hold_out(select_subset(handle.open(), subset, seed), held_out, seed)
+    train, test = handle.open_train(), handle.open(choose_test_split(handle))
     if train.class_names != test.class_names:
         raise ValueError(
-            f"The classes of {found.name} are not the same in train and test ({len(train.class_names)} and "
-            f"{len(test.class_names)}, or in another order): give both the same."
+            f"The classes of {handle.name} differ between train and test ({len(train.class_names)} and "
+            f"{len(test.class_names)}, or in another order): use the same classes in both."
         )
     return select_subset(train, subset, seed), test
 
 
 def choose_test_split(data: DatasetHandle) -> str:
+    """Return the split to test on: test, else val."""
     split = next((split for split in ("test", "val") if split in data.splits), None)
     if split is None:
-        raise ValueError(
-            f"{data.name} has the splits {join_names(data.splits)}, and test or val was needed to measure on: add one."
-        )
+        raise ValueError(f"{data.name} has the splits {join_names(data.splits)}; expected test or val to evaluate on: add one.")
     return split
 
 
 def find_data(data: DataLike) -> DatasetHandle:
+    """Find a dataset and its splits, without opening it; a DatasetHandle is returned unchanged."""
     if isinstance(data, DatasetHandle):
         return data
+    if not isinstance(data, str | Path):
+        name = type(data).__name__
+        return DatasetHandle(name, "python", list_python_splits(data), partial(open_python_data, data, name))
     name = str(data)
-    if name.startswith(HUB):
-        from vitrine.data.sources.hub import list_hub_splits, open_hub
-
+    if name.startswith(DATASET_SCHEME):
         return DatasetHandle(name, "hub", list_hub_splits(name), partial(open_hub, name))
     if name.startswith(VTAB):
         return find_vtab_task(name)
     if re.split("[:@]", name)[0] in BUILT_IN:
-        if find_format(Path(name)) is not None:  # a folder of another kind, as of a run with that name, is not meant
-            raise ValueError(f"{name} is both a built-in data set and something here: write ./{name} for what is here.")
+        if find_format(Path(name)) is not None:  # a folder of that name that is not a dataset, e.g. of a run, does not matter
+            raise ValueError(f"{name} is both a built-in dataset and a path: write ./{name} for the path.")
         return find_built_in(name)
     return find_on_disk(Path(data))
 
 
 def find_built_in(name: str) -> DatasetHandle:
-    from vitrine.data.sources import digits, shapes
-
+    """Find `digits`, `shapes` or a variant, e.g. `shapes:count@64`."""
     base = re.split("[:@]", name)[0]
     task = name.removeprefix(base).removeprefix(":")
     if base == "shapes":
         return DatasetHandle(name, "shapes", shapes.SPLITS, partial(shapes.open_shapes, task))
     if task:
-        raise ValueError(f"{name} was given, and digits has only one task: write digits.")
+        raise ValueError(f"{name} is not a built-in dataset; digits has no variants: write digits.")
     return DatasetHandle(name, "digits", digits.SPLITS, digits.open_digits)
 
 
 def find_vtab_task(name: str) -> DatasetHandle:
-    """`vtab:TASK:DATA`: of any data the 800, 200 and 1000 images that a task of VTAB-1k has, and its test images.
+    """Find a task of VTAB-1k, `vtab:TASK:DATA`: its 800, 200 and 1000 images of any data, and its test images.
 
-    `vtab:TASK@500:DATA` has at most so many of these.
+    `vtab:TASK@500:DATA` has at most 500 test images.
     """
-    from vitrine.data.sources.vtab import SPLITS, assign_parts, open_task_split
-
-    called, colon, where = name.removeprefix(VTAB).partition(":")
-    if not called or not colon or not where:
-        raise ValueError(f"{name} was given, and a task and its data were needed: write it as {VTAB}pets:DATA.")
-    called, at, limit = called.partition("@")
+    task_name, colon, where = name.removeprefix(VTAB).partition(":")
+    if not task_name or not colon or not where:
+        raise ValueError(f"{name} does not name a task and its data: write e.g. {VTAB}pets:DATA.")
+    task_name, at, limit = task_name.partition("@")
     if at and not re.fullmatch("[1-9][0-9]{0,8}", limit):
-        raise ValueError(
-            f"{name} asks for {limit!r} test images, and a whole number of at least 1 was needed: write {called}@500."
-        )
-    task = find_task(called)
+        raise ValueError(f"{name} has {limit!r} as the number of test images; expected at least 1: write e.g. {task_name}@500.")
+    task = vtab.find_task(task_name)
     data = find_data(where)
     if data.kind != "vtab":
-        assign_parts(task, data.splits)  # what is missing is said before anything is opened
-    return DatasetHandle(
-        name, data.kind, SPLITS, partial(open_task_split, task, data.splits, data.open, test_images=int(limit) if at else None)
-    )
+        vtab.assign_parts(task, data.splits)  # raises now, before anything is opened, if a split is missing
+    open_split = partial(vtab.open_task_split, task, data.splits, data.open, test_images=int(limit) if at else None)
+    return DatasetHandle(name, data.kind, vtab.SPLITS, open_split)
 
 
 def find_on_disk(path: Path) -> DatasetHandle:
-    kind = find_format(path)
-    if kind is not None:
-        return DatasetHandle(str(path), kind.name, kind.list_splits(path), partial(kind.open, path))
+    """Find the dataset at a path, in any known format."""
+    dataset_format = find_format(path)
+    if dataset_format is not None:
+        splits = dataset_format.list_splits(path)
+        return DatasetHandle(str(path), dataset_format.name, splits, partial(dataset_format.open, path))
     if str(path).startswith("hf:"):
-        raise ValueError(f"{path} was given, and data on the hub is called {HUB}org/name: write it so.")
+        raise ValueError(f"{path} is not a dataset on the hub; expected {DATASET_SCHEME}org/name.")
     if not path.exists():
-        raise FileNotFoundError(f"There is no data at {path}: give a folder, a file, {HUB}org/name, {' or '.join(BUILT_IN)}.")
+        raise FileNotFoundError(
+            f"{path} does not exist; expected a folder, a file, {DATASET_SCHEME}org/name, {' or '.join(BUILT_IN)}."
+        )
     raise ValueError(
-        f"{path} is no data of a known kind; a folder of images, a CSV or JSONL manifest, IDX files, .npz arrays, tar shards, "
-        "Parquet, or an official layout (CIFAR, Pets, Flowers, ImageNet, VTAB-1k) was needed: check the path."
+        f"{path} is not a recognised dataset (expected class folders, CSV, TSV or JSONL, IDX files, .npz arrays, tar shards, "
+        "Parquet, or the official files of CIFAR, Pets, Flowers, ImageNet or VTAB-1k): check the path."
     )
 
 
 def find_format(path: Path) -> DatasetFormat | None:
-    """What the data there is; None where there is none that is known."""
-    return next((kind for kind in map(load_format, DATASET_FORMATS) if kind.matches(path)), None)
+    """Return the format of the dataset at a path, or None if it has no known format."""
+    return next((each for each in map(load_format, DATASET_FORMATS) if each.matches(path)), None)
 
 
 def load_format(name: str) -> DatasetFormat:
+    """Return the format defined by a module of `sources`."""
     return import_module(f"vitrine.data.sources.{name}").FORMAT

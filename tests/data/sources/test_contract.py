@@ -34,7 +34,7 @@ from vitrine.data.open_data import BUILT_IN, DATASET_FORMATS, DatasetHandle, fin
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.scan import map_images
 from vitrine.data.source import Source
-from vitrine.data.sources.hub import name_splits, open_loaded
+from vitrine.data.sources.hub import match_splits, open_loaded
 from vitrine.data.subsets import SubsetSource, select_subset
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
@@ -70,7 +70,7 @@ def load_as_from_hub(folder: Path, cache: Path) -> DatasetHandle:
     datasets = pytest.importorskip("datasets", reason="data of the hub needs the package datasets")
     datasets.disable_progress_bars()
     loaded = datasets.load_dataset(str(folder), cache_dir=str(cache))
-    return DatasetHandle(str(folder), "hub", order_splits(name_splits(list(loaded))), partial(open_loaded, loaded, "data"))
+    return DatasetHandle(str(folder), "hub", order_splits(match_splits(list(loaded))), partial(open_loaded, loaded, "data"))
 
 
 @pytest.fixture(scope="module")

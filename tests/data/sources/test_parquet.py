@@ -28,7 +28,7 @@ from vitrine.data.image import BadImage
 from vitrine.data.source import Labels
 from vitrine.data.sources import parquet
 from vitrine.data.sources.annotations import validate_labels
-from vitrine.data.sources.parquet import FORMAT, Columns, choose_columns, find_labels
+from vitrine.data.sources.parquet import FORMAT, Columns, choose_columns, parse_labels
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -304,7 +304,7 @@ IMAGE_COLUMNS = {"_type": "Image"}
 
 
 def label(values: Any, *others: Any, names: tuple[str, ...] | None = None) -> tuple[Labels, tuple[str, ...]]:
-    found = find_labels(
+    found = parse_labels(
         pa_columns.chunked_array([values]), [pa_columns.chunked_array([other]) for other in others], names, "here"
     )
     return validate_labels(*found, "here", "{}.png".format)

@@ -14,9 +14,9 @@ from PIL import Image
 from vitrine.data.open_data import find_data, open_train_and_test
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.vtab import (
+    FORMAT,
     GENERATED,
     GROUPS,
-    FORMAT,
     SPLITS,
     TASKS,
     assign_parts,

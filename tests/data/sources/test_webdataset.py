@@ -21,7 +21,7 @@ from tests.data.sources.failing import fail_to_open
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.sources import webdataset
-from vitrine.data.sources.webdataset import INDEX, FORMAT, open_shard, scan_shard
+from vitrine.data.sources.webdataset import FORMAT, INDEX, open_shard, scan_shard
 
 Content = dict[str, bytes | str]
 

@@ -1,9 +1,7 @@
-"""Data sets of the Hugging Face hub, through the `datasets` package, named by
+"""Datasets of the Hugging Face hub, by the `datasets` package: hf://datasets/[owner/]name[:configuration][@revision].
 
-    hf://datasets/[owner/]name[:configuration][@revision]
-
-`datasets` fetches all splits on first use and keeps them. Its cache, the token, the endpoint and offline mode are as the
-environment sets them: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE or HF_DATASETS_OFFLINE. Code of a repository is never run.
+`datasets` downloads all splits on first use and caches them. Its cache, token, endpoint and offline mode are set by the
+environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE or HF_DATASETS_OFFLINE. Code in a repository is never run.
 """
 
 import logging
@@ -18,7 +16,7 @@ from vitrine.core.console import join_names
 from vitrine.data.dataset_format import normalise_split, order_splits, require_split
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import validate_labels
-from vitrine.data.sources.parquet import choose_columns, find_labels, is_feature
+from vitrine.data.sources.parquet import choose_columns, is_feature, parse_labels
 
 if TYPE_CHECKING:
     import datasets
@@ -31,41 +29,51 @@ COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Reference(NamedTuple):
+    """Parts of a reference to a dataset on the hub."""
+
     repository: str
     configuration: str | None
     revision: str | None
 
 
 def parse_reference(spec: str) -> Reference:
-    form = f"it must read {hub.DATASET_SCHEME}owner/name, with :configuration or @revision behind it where needed"
-    return Reference(**hub.match_reference(spec, REFERENCE, f"data on the hub: {form}").groupdict())
+    """Split hf://datasets/owner/name:configuration@revision into its parts."""
+    expected = f"{hub.DATASET_SCHEME}owner/name, optionally followed by :configuration or @revision"
+    return Reference(**hub.match_reference(spec, REFERENCE, f"a dataset on the hub; expected {expected}").groupdict())
 
 
 def list_hub_splits(spec: str) -> tuple[str, ...]:
-    """As train, val, test; found without fetching the images."""
+    """Return the splits of a dataset on the hub, without downloading its images."""
     reference = parse_reference(spec)
-    with reach_hub(spec, reference) as (datasets, _):
-        theirs = datasets.get_dataset_split_names(
+    with connect(spec, reference) as (datasets, _):
+        names = datasets.get_dataset_split_names(
             hub.DATASET_SCHEME + reference.repository, config_name=reference.configuration, revision=reference.revision
         )
-    return order_splits(name_splits(theirs))
+    return order_splits(match_splits(names))
 
 
 def open_hub(spec: str, split: str | None) -> "HubSource":
+    """Open a split of a dataset on the hub, downloaded if it is not cached yet."""
     reference = parse_reference(spec)
-    with reach_hub(spec, reference) as (datasets, trouble):
-        # With the scheme, because a folder of the same name would be taken otherwise.
+    with connect(spec, reference) as (datasets, problem):
+        # The scheme is needed: without it, a local folder of the same name would be opened.
         loaded = datasets.load_dataset(
             hub.DATASET_SCHEME + reference.repository, name=reference.configuration, revision=reference.revision
         )
-    if trouble is not None:
-        tell_cached(spec, reference, loaded, trouble)
+    if problem is not None:
+        check_cached_copy(spec, reference, loaded, problem)
     return open_loaded(loaded, spec, split)
 
 
+def open_loaded(loaded: "Mapping[Any, datasets.Dataset]", spec: str, split: str | None) -> "HubSource":
+    """Open a split of what `datasets.load_dataset` returns."""
+    name = choose_split(loaded, spec, split)
+    return HubSource(loaded[name], spec, split, [loaded[other] for other in loaded if other != name])
+
+
 @contextmanager
-def reach_hub(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception | None]]:
-    """The package `datasets`, silent, and what kept the hub from answering, if anything did: then it uses its cache alone."""
+def connect(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception | None]]:
+    """Give the `datasets` package, and the error if the hub cannot be reached, in which case only its cache is used."""
     try:
         import datasets
     except ImportError:
@@ -73,26 +81,26 @@ def reach_hub(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception 
     from datasets import config
     from huggingface_hub.errors import OfflineModeIsEnabled, RevisionNotFoundError
 
-    if config.HF_HUB_OFFLINE:  # also by HF_DATASETS_OFFLINE, of which huggingface_hub does not know
-        trouble = OfflineModeIsEnabled()
+    if config.HF_HUB_OFFLINE:  # also set by HF_DATASETS_OFFLINE, which huggingface_hub does not read
+        problem = OfflineModeIsEnabled()
     else:
-        _, trouble = hub.list_repository_files("dataset", reference.repository, reference.revision)
+        _, problem = hub.list_repository_files("dataset", reference.repository, reference.revision)
     try:
-        if isinstance(trouble, RevisionNotFoundError):  # any that the cache had would be another
-            raise trouble
-        with silence(datasets, is_offline=trouble is not None):
-            yield datasets, trouble
-    except Exception as error:  # those of the connection are httpx's, and a broken repository may bring about any
-        raise (describe_refusal(spec, error) if trouble is None else hub.explain_hub_error(spec, trouble)) from error
+        if isinstance(problem, RevisionNotFoundError):  # the cache could only give another revision
+            raise problem
+        with quiet_datasets(datasets, is_offline=problem is not None):
+            yield datasets, problem
+    except Exception as error:  # connection errors are httpx's, and a broken repository may cause any error
+        raise (explain_datasets_error(spec, error) if problem is None else hub.explain_hub_error(spec, problem)) from error
 
 
-def describe_refusal(spec: str, error: BaseException) -> ValueError | OSError:
-    """Why `datasets` failed although the hub had answered."""
+def explain_datasets_error(spec: str, error: BaseException) -> ValueError | OSError:
+    """Turn an error of `datasets` into one sentence; the hub itself has answered."""
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-    if isinstance(error, DatasetNotFoundError):  # and it is there, or the hub would have said so
+    if isinstance(error, DatasetNotFoundError):  # it exists, otherwise the hub would have said so
         return ValueError(hub.explain_gated_repository(spec))
-    # What it says of the data, at times around an error of the connection or the disk; a plain FileNotFoundError hides it.
+    # `datasets` wraps errors of the connection or the disk in its own; a plain FileNotFoundError hides them as its context.
     own = (DatasetsError, ValueError, TypeError, LookupError, RuntimeError, FileNotFoundError)
     while isinstance(error, own) and (inner := error.__context__ if type(error) is FileNotFoundError else error.__cause__):
         error = inner
@@ -100,13 +108,13 @@ def describe_refusal(spec: str, error: BaseException) -> ValueError | OSError:
         return hub.explain_hub_error(spec, error)
     return ValueError(
         f"{spec} cannot be read by the package datasets ({hub.format_cause(error)}): check its configurations and files at "
-        f"{hub.repository_url(spec)}, or take other data."
+        f"{hub.repository_url(spec)}, or use other data."
     )
 
 
 @contextmanager
-def silence(datasets: Any, is_offline: bool) -> Iterator[None]:
-    """No bars and no log of its own on the terminal; whether it may ask the hub, it takes no argument for."""
+def quiet_datasets(datasets: Any, is_offline: bool) -> Iterator[None]:
+    """Switch off progress bars and logs of `datasets`, and set its offline mode, for which it has no argument."""
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
     levels = [logger.level for logger in loggers]
     had_bars, was_offline = not datasets.are_progress_bars_disabled(), datasets.config.HF_HUB_OFFLINE
@@ -124,60 +132,64 @@ def silence(datasets: Any, is_offline: bool) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def tell_cached(spec: str, reference: Reference, loaded: "Mapping[Any, datasets.Dataset]", trouble: Exception) -> None:
-    """The cache gives the newest that it has, of whatever revision; the folder of its files is called as the commit."""
+def check_cached_copy(spec: str, reference: Reference, loaded: "Mapping[Any, datasets.Dataset]", problem: Exception) -> None:
+    """Warn that a cached copy is used, or raise OSError if it is not the requested commit.
+
+    The cache gives its newest copy of any revision, in a folder named after the commit.
+    """
     commit = Path(next(iter(loaded.values())).cache_files[0]["filename"]).parent.name
-    asked = reference.revision or ""
-    if not commit.startswith(asked) and COMMIT.fullmatch(asked):
-        raise OSError(f"{spec} was needed, and the cache has the commit {commit}; {hub.explain_download_error(trouble)}.")
-    if not commit.startswith(asked) or not hub.is_offline(trouble):
-        hub.warn_about_cached_copy(spec, commit, trouble)
+    requested = reference.revision or ""
+    if not commit.startswith(requested) and COMMIT.fullmatch(requested):
+        raise OSError(f"{spec} is not in the cache, which has commit {commit}; {hub.explain_download_error(problem)}.")
+    if not commit.startswith(requested) or not hub.is_offline(problem):
+        hub.warn_about_cached_copy(spec, commit, problem)
 
 
-def open_loaded(loaded: "Mapping[Any, datasets.Dataset]", spec: str, split: str | None) -> "HubSource":
-    """A split of what `load_dataset` gives."""
-    splits = name_splits(list(loaded))
-    require_split(spec, split, order_splits(splits))
-    if split is None and len(loaded) != 1:
-        raise ValueError(f"{spec} has the splits {join_names([*map(str, loaded)])}: one of train, val, test was needed.")
-    name = next(iter(loaded)) if split is None else splits[split]
-    return HubSource(loaded[name], spec, split, [loaded[other] for other in loaded if other != name])
+def choose_split(datasets: Mapping[Any, Any], data: str, split: str | None) -> Any:
+    """Return the key of a split in a `DatasetDict`, or of its only dataset if that is not named like a split."""
+    splits = match_splits(list(datasets))
+    require_split(data, split, order_splits(splits))
+    if split is None and len(datasets) != 1:
+        raise ValueError(
+            f"{data} has the splits {join_names([*map(str, datasets)])}; expected train, val or test: rename them."
+        )
+    return next(iter(datasets)) if split is None else splits[split]
 
 
-def name_splits(theirs: Sequence[Any]) -> dict[str, Any]:
-    """Our names of the splits -> theirs; the first of several that mean the same."""
-    found: dict[str, Any] = {}
-    for name in theirs:
+def match_splits(names: Sequence[Any]) -> dict[str, Any]:
+    """Return {train, val or test: name in the dataset}; the first of several names with the same meaning."""
+    splits: dict[str, Any] = {}
+    for name in names:
         if (split := normalise_split(str(name))) is not None:
-            found.setdefault(split, name)
-    return found
+            splits.setdefault(split, name)
+    return splits
 
 
 class HubSource(Source):
-    """A split that `datasets` has on disk. It can be sent to another process: of its tables, only the paths are."""
+    """Images of a `datasets.Dataset`. Tables on disk are pickled as paths."""
 
     def __init__(
         self, dataset: "datasets.Dataset", title: str, split: str | None = None, others: "Sequence[datasets.Dataset]" = ()
     ) -> None:
-        """`others` are the other splits, so that each counts the same classes where they have no names."""
+        """Take one split and, in `others`, the other splits, so that all have the same classes if these have no names."""
         self.title = title if split is None else f"{title}/{split}"
         self.labels, self.class_names = Labels.none_each(len(dataset)), ()
-        features = describe_features(dataset)
-        noted = [name for name in dataset.column_names if is_feature(features[name], "Image")]
-        columns = choose_columns(dataset.column_names, noted, features, self.title)
-        self.images = undecoded(dataset, columns.image)
+        features = features_to_dict(dataset)
+        images = [name for name in dataset.column_names if is_feature(features[name], "Image")]
+        columns = choose_columns(dataset.column_names, images, features, self.title)
+        self.images = select_undecoded(dataset, columns.image)
         if columns.label is not None and len(dataset) > 0:
-            rest = [read_arrow(each, columns.label) for each in others if columns.label in each.column_names]
-            found = find_labels(read_arrow(dataset, columns.label), rest, columns.class_names, self.title)
-            self.labels, self.class_names = validate_labels(*found, self.title, self.name)
+            other_columns = [read_column(other, columns.label) for other in others if columns.label in other.column_names]
+            parsed = parse_labels(read_column(dataset, columns.label), other_columns, columns.class_names, self.title)
+            self.labels, self.class_names = validate_labels(*parsed, self.title, self.name)
 
     def fetch(self, index: int) -> bytes:
         [image] = self.images[index].values()
         if image is not None and image["bytes"] is not None:
             return image["bytes"]
-        # `datasets` itself gives whole paths into its cache; any other was in the data, and means nothing here.
+        # `datasets` itself writes absolute paths into its cache; other paths come from the data and mean nothing here.
         if image is None or image["path"] is None or not Path(image["path"]).is_absolute():
-            raise OSError("its row holds no image")
+            raise OSError("its row contains no image bytes")
         return Path(image["path"]).read_bytes()
 
     def name(self, index: int) -> str:
@@ -187,18 +199,19 @@ class HubSource(Source):
         return [Path(file["filename"]) for file in self.images.cache_files]
 
 
-def describe_features(dataset: "datasets.Dataset") -> dict[str, Any]:
+def features_to_dict(dataset: "datasets.Dataset") -> dict[str, Any]:
     features: Any = dataset.features
     return features.to_dict()
 
 
-def undecoded(dataset: "datasets.Dataset", image: str) -> "datasets.Dataset":
-    """The one column, as bytes or a path: decoding is ours."""
+def select_undecoded(dataset: "datasets.Dataset", image: str) -> "datasets.Dataset":
+    """Select the image column as bytes or paths, which Vitrine decodes itself."""
     import datasets
 
     return dataset.with_format(None).select_columns([image]).cast_column(image, datasets.Image(decode=False))
 
 
-def read_arrow(dataset: "datasets.Dataset", column: str) -> Any:
+def read_column(dataset: "datasets.Dataset", column: str) -> Any:
+    """Read a whole column as an Arrow array."""
     table: Any = dataset.select_columns([column]).with_format("arrow")[:]
     return table.column(column)

@@ -90,7 +90,7 @@ def find_class_names(feature: Any, data: str) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def find_labels(
+def parse_labels(
     column: "pa.ChunkedArray", others: Sequence["pa.ChunkedArray"], names: tuple[str, ...] | None, data: str
 ) -> tuple[Labels, tuple[str, ...]]:
     """The labels, below 0 where there is none, and the names of the classes.
@@ -310,7 +310,7 @@ def open_parquet(path: Path, split: str | None) -> ParquetSource:
     if columns.label is not None:
         rest = [] if columns.class_names is not None else [file for file in everything if file not in contents]
         others = [read_column([file], columns.label) for file in rest if columns.label in read_contents(file).types]
-        labels, class_names = find_labels(read_column(chosen, columns.label), others, columns.class_names, str(path))
+        labels, class_names = parse_labels(read_column(chosen, columns.label), others, columns.class_names, str(path))
     if len(labels) != num_images:
         raise ValueError(f"{path} has {len(labels)} labels for {num_images} images: fetch or write it again.")
     return ParquetSource(path, contents, columns.image, labels, class_names)
