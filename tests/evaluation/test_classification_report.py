@@ -33,8 +33,8 @@ from vitrine.evaluation import classification_report
 from vitrine.evaluation.classification_report import (
     Comparison,
     Difference,
-    Evaluation,
     EvaluationResult,
+    EvaluationSummary,
     build_report,
     compare_classifiers,
     compute_calibration_error,
@@ -116,7 +116,7 @@ def assess(
 
 
 def write(result: EvaluationResult, out: Path) -> list[str]:
-    return write_report(Evaluation(result), out)
+    return write_report(EvaluationSummary(result), out)
 
 
 def read_csv(path: Path) -> list[list[str]]:
@@ -383,13 +383,13 @@ def test_comparison_leaves_out_bad_images(checkpoint: Checkpoint, source: Source
 def test_differences_are_written_as_a_table(result: EvaluationResult, tmp_path: Path) -> None:
     differences = [Difference("a/größe, 1.png", "cat", "cat", "dog", "first"), Difference("猫.png", "", "x", '"y"', "second")]
     paired = mcnemar_test(np.array([True, False]), np.array([False, True]))
-    write_report(Evaluation(result, result, Comparison(paired, differences)), tmp_path)
+    write_report(EvaluationSummary(result, result, Comparison(paired, differences)), tmp_path)
     assert read_csv(tmp_path / "differences.csv") == [
         ["image", "label", "first", "second", "right"],
         ["a/größe, 1.png", "cat", "cat", "dog", "first"],
         ["猫.png", "", "x", '"y"', "second"],
     ]
-    write_report(Evaluation(result, result, Comparison(paired, [])), tmp_path)
+    write_report(EvaluationSummary(result, result, Comparison(paired, [])), tmp_path)
     assert read_csv(tmp_path / "differences.csv") == [["image", "label", "first", "second", "right"]]
 
 

@@ -74,7 +74,7 @@ def build_setup(objective: Objective, few_shot: int = 0) -> EvaluationSetup:
 
 
 def read_pixels(source: ArraySource) -> torch.Tensor:
-    pixels = source.read_block(np.arange(len(source)))[0].reshape(len(source), 1, 8, 8)
+    pixels = source.pixels.reshape(len(source), 1, 8, 8)
     return torch.from_numpy(pixels).float() / 127.5 - 1
 
 

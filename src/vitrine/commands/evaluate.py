@@ -64,7 +64,7 @@ def evaluate(
         print_comparison(evaluation.comparison)
         results["against"] = {"model": against, **asdict(evaluation.against.report)}
         paired, differences = evaluation.comparison.paired, evaluation.comparison.differences
-        results["paired"] = {**asdict(paired), "differences": list(map(asdict, differences))}
+        results["paired"] = {**asdict(paired), "differences": [asdict(each) for each in differences]}
     if out is not None:
         written = write_report(evaluation, out)
         print(f"\nWritten to {out}: {', '.join(written)}." if written else f"\nNo mistakes: nothing written to {out}.")

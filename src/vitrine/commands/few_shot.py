@@ -71,7 +71,7 @@ def few_shot(
         raise ValueError(f"No class has {' or '.join(shots)} training images: lower --shots, or use --shots all.")
     print_table(("data", "shots", "l2", "top-1", "95 % interval", "by seed"), map(format_row, results))
     if json is not None:
-        write_json(json, {"model": model, "seeds": seeds, "results": list(map(asdict, results))})
+        write_json(json, {"model": model, "seeds": seeds, "results": [asdict(each) for each in results]})
 
 
 def parse_shots(text: str) -> int | None:

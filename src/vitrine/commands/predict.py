@@ -54,7 +54,7 @@ def predict(
         reason = next(iter(result.unreadable.values()))
         raise ValueError(f"None of the {len(result.unreadable)} files can be read as an image: {reason}")
     if json is not None:
-        write_json(json, {"found": list(map(asdict, result.predictions)), "unreadable": result.unreadable})
+        write_json(json, {"found": [asdict(each) for each in result.predictions], "unreadable": result.unreadable})
     if csv is not None:
         rows = [
             (each.image, rank, name, probability)

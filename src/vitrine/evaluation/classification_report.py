@@ -7,14 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from vitrine.core.files import make_folder, write_csv
 from vitrine.core.html_report import save_figure, shorten_label
-from vitrine.data.open_data import open_test
+from vitrine.data.open_data import DataLike, open_test
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
 from vitrine.evaluation.class_mapping import map_classes
@@ -98,7 +97,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationSummary:
     """What `evaluate` returns: the model's result and, if it was compared with another, that one's result too."""
 
     result: EvaluationResult
@@ -112,14 +111,14 @@ class Evaluation:
 
 def evaluate(
     model: ModelLike,
-    data: Any,
+    data: DataLike,
     split: str | None = None,
     *,
     mapping: Path | None = None,
     against: ModelLike | None = None,
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
-) -> Evaluation:
+) -> EvaluationSummary:
     """Measure top-1, top-5, loss and calibration error of a classifier, and compare it with another one if given.
 
     The default split is test, else val. `mapping` is a JSON file from classes of the data to classes of the model.
@@ -131,9 +130,9 @@ def evaluate(
     other = None if against is None else Predictor(against, device, inference, show_progress=True)
     first = evaluate_classifier(predictor, source, mapping)
     if other is None:
-        return Evaluation(first)
+        return EvaluationSummary(first)
     second = evaluate_classifier(other, source, mapping)
-    return Evaluation(first, second, compare_classifiers(first, second))
+    return EvaluationSummary(first, second, compare_classifiers(first, second))
 
 
 def evaluate_classifier(predictor: Predictor, source: Source, mapping: Path | None = None) -> EvaluationResult:
@@ -218,7 +217,7 @@ def find_mistakes(predictions: TopK, limit: int) -> TopK:
     return wrong.take(wrong.probabilities[:, 0].argsort(descending=True, stable=True)[:limit])
 
 
-def write_report(evaluation: Evaluation, out: Path) -> list[str]:
+def write_report(evaluation: EvaluationSummary, out: Path) -> list[str]:
     """Write classes.csv, confusion.png, mistakes.png and, for a comparison, differences.csv; return the file names."""
     make_folder(out)
     result, written = evaluation.result, []
@@ -241,7 +240,7 @@ def write_report(evaluation: Evaluation, out: Path) -> list[str]:
         written.append("mistakes.png")
     if evaluation.comparison is not None:
         columns = [field.name for field in fields(Difference)]
-        write_csv(out / "differences.csv", columns, map(astuple, evaluation.comparison.differences))
+        write_csv(out / "differences.csv", columns, [astuple(each) for each in evaluation.comparison.differences])
         written.append("differences.csv")
     return written
 

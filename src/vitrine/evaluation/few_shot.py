@@ -7,7 +7,6 @@ The paper specifies neither how images are drawn nor the penalty; both follow bi
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from vitrine.core.config_checks import is_whole
 from vitrine.core.console import join_names, warn_user
-from vitrine.data.open_data import find_data
+from vitrine.data.open_data import DataLike, find_data
 from vitrine.evaluation.config import L2, InferenceConfig
 from vitrine.evaluation.features import Features, FeatureSplit
 from vitrine.evaluation.intervals import compute_spread, wilson_interval
@@ -58,7 +57,7 @@ class FewShotResult:
 
 def few_shot(
     model: ModelLike,
-    data: Any,
+    data: DataLike | Sequence[DataLike],
     shots: Sequence[int | None] = SHOTS,
     seeds: Sequence[int] = SEEDS,
     l2: float = L2,

@@ -21,7 +21,7 @@ from vitrine.data.batch import Batch
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.image import BadImage, convert_image
 from vitrine.data.loader import build_eval_loader
-from vitrine.data.open_data import DatasetHandle, find_data, open_train_and_test
+from vitrine.data.open_data import DataLike, DatasetHandle, find_data, open_train_and_test
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.image_files import open_paths
 from vitrine.data.wrappers import ConcatSource, RelabelledSource
@@ -190,8 +190,9 @@ class Predictor:
         )
         loader.is_quiet = not warn_skipped
         batches = loader.read_epoch()
-        has_bar = title is not None and self.show_progress
-        return progress_bar(batches, loader.steps_per_epoch, title) if has_bar else batches
+        if title is None or not self.show_progress:
+            return batches
+        return progress_bar(batches, loader.steps_per_epoch, title)
 
     def open_images(self, images: ImagesLike) -> tuple[Source, InferenceConfig]:
         """Return images as a source, and the settings to read it with: no worker processes for a few files or objects."""
@@ -263,7 +264,7 @@ def predict(
 
 def features(
     model: ModelLike,
-    data: Any,
+    data: DataLike,
     split: str | None = None,
     *,
     device: torch.device | str | None = None,
@@ -287,7 +288,7 @@ def features(
 
 
 def extract_split(
-    predictor: Predictor, data: Any, held_out: float = 0.2, subset: str = "all", seed: int = 0, use_cache: bool = True
+    predictor: Predictor, data: DataLike, held_out: float = 0.2, subset: str = "all", seed: int = 0, use_cache: bool = True
 ) -> FeatureSplit:
     """Return training and test features of labelled data, for `few_shot` and `probe`.
 

@@ -6,7 +6,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.core.console import warn_user
+from vitrine.data.open_data import DataLike
 from vitrine.evaluation.config import InferenceConfig, ProbeConfig, ProbeKind
 from vitrine.evaluation.features import Features, FeatureSplit
 from vitrine.evaluation.few_shot import list_rows_by_class
@@ -56,7 +57,7 @@ class ProbeResult:
 
 def probe(
     model: ModelLike,
-    data: Any,
+    data: DataLike,
     kinds: Sequence[ProbeKind] = get_args(ProbeKind),
     config: ProbeConfig | None = None,
     *,

@@ -30,8 +30,7 @@ class InspectConfig:
     """What is drawn, and over how many images it is measured."""
 
     query: str | None = None
-    """Token whose attention is drawn: class, mean (of all patches), or ROW,COLUMN of a patch, from 0 (default: class, else
-    mean)."""
+    """Token whose attention is drawn: class, mean, or ROW,COLUMN of a patch, from 0 (default: class, else mean)."""
     layers: tuple[int, ...] = ()
     """Layers whose attention maps are drawn, from 0 (default: four, from the first to the last)."""
     heads: tuple[int, ...] = ()
