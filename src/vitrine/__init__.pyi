@@ -10,6 +10,7 @@ from vitrine.data.config import MixupConfig as MixupConfig
 from vitrine.data.loader import Loader as Loader
 from vitrine.data.open_data import open_data as open_data
 from vitrine.data.pack import PackedSplit as PackedSplit
+from vitrine.data.pack import pack_data as pack_data
 from vitrine.data.preprocessing import Preprocessing as Preprocessing
 from vitrine.data.quality.check import DataCheck as DataCheck
 from vitrine.data.quality.check import check_data as check_data
@@ -18,7 +19,7 @@ from vitrine.data.quality.duplicates import find_duplicates as find_duplicates
 from vitrine.data.source import Source as Source
 from vitrine.demo.config import DemoConfig as DemoConfig
 from vitrine.demo.steps import run_demo as run_demo
-from vitrine.evaluation.classification_report import Evaluation as Evaluation
+from vitrine.evaluation.classification_report import EvaluationSummary as EvaluationSummary
 from vitrine.evaluation.classification_report import evaluate as evaluate
 from vitrine.evaluation.config import EvaluationConfig as EvaluationConfig
 from vitrine.evaluation.config import InferenceConfig as InferenceConfig
