@@ -1,6 +1,7 @@
 """`vitrine finetune` as a user runs it: a small checkpoint, a folder of images, one of the recipes; its mistakes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,13 @@ from PIL import Image
 from tests.run.test_run import are_equal, read_weights
 from tests.test_package import BLOCK_TORCH
 from vitrine.cli import main
-from vitrine.commands.finetune import keep_some_out, name_model
-from vitrine.data.config import DataConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.registry import build_model
-from vitrine.recipe import Recipe, parse_recipe, with_changes
+from vitrine.recipe import parse_recipe, with_changes
+from vitrine.recipes.finetune import FinetuneTask
 from vitrine.recipes.registry import FINETUNE_RECIPES
 
 SIDE = 16
@@ -111,7 +111,7 @@ def test_the_result_is_a_checkpoint_for_the_new_classes(finished: dict[str, Path
         assert all(torch.allclose(after[name], before[name], atol=0.01) for name in others)
 
 
-def test_the_accuracy_that_is_told_is_that_of_the_model(finished: dict[str, Path], place: Path) -> None:
+def test_the_reported_accuracy_is_that_of_the_model(finished: dict[str, Path], place: Path) -> None:
     """Computed here from the files by torch alone."""
     paths = [(path, label) for label, name in enumerate(CLASSES) for path in sorted((place / "images/test" / name).iterdir())]
     pixels = torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path, _ in paths])
@@ -127,7 +127,7 @@ def test_the_accuracy_that_is_told_is_that_of_the_model(finished: dict[str, Path
 
 
 @pytest.mark.parametrize("name", ["folder", "pets", "hyperrule"])
-def test_the_recipe_is_the_one_that_was_named(name: str, finished: dict[str, Path]) -> None:
+def test_the_recipe_is_the_named_one_with_the_given_options(name: str, finished: dict[str, Path]) -> None:
     """With what was given by hand, and for the data that there is."""
     transfer = FinetuneTask("tiny", "images", num_images=18, num_classes=3, measure_area=lambda: SIDE * SIDE)
     changes = {
@@ -145,24 +145,24 @@ def test_the_file_of_a_run_trains_it_again(finished: dict[str, Path], tmp_path: 
     assert are_equal(read_weights(finished["pets"] / "model"), read_weights(tmp_path / "again" / "model"))
 
 
-def test_what_was_fine_tuned_can_be_fine_tuned(finished: dict[str, Path], tmp_path: Path) -> None:
+def test_a_fine_tuned_model_can_be_fine_tuned_again(finished: dict[str, Path], tmp_path: Path) -> None:
     finetune(finished["folder"] / "model", "images", *SMALL, "--out", tmp_path / "again", "--head-init", "zero")
     assert load_checkpoint(tmp_path / "again" / "model").class_names == CLASSES
 
 
-def test_the_same_command_again_reads_what_is_finished(finished: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_only_read(finished: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     times = {path: path.stat().st_mtime_ns for path in finished["folder"].rglob("*")}
     finetune("tiny", "images", *SMALL)
     assert capsys.readouterr().err == ""
     assert {path: path.stat().st_mtime_ns for path in finished["folder"].rglob("*")} == times
 
 
-def test_another_recipe_in_the_same_folder_is_refused(finished: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_recipe_in_the_same_folder_is_rejected(finished: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     sentence = fail(capsys, "tiny", "images", *SMALL, "--out", finished["folder"], "--optim.layer-decay", 0.5)
-    assert "holds a run of another recipe (optim.layer_decay was 0.75 and is 0.5)" in sentence
+    assert "optim.layer_decay was 0.75 and is 0.5" in sentence
 
 
-def test_rates_are_chosen_and_seeds_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_learning_rate_is_chosen_and_seeds_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rates = (2e-4, 1e-3)
     words = ("--select-rate", "--rates", *rates, "--seeds", 0, 1, "--json", tmp_path / "results.json")
     finetune("tiny", "images", *SMALL, *words, "--out", tmp_path / "run")
@@ -179,49 +179,51 @@ def test_rates_are_chosen_and_seeds_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert any(line.startswith("test top-1 over 2 seeds: ") for line in lines)
 
 
-def test_a_rule_without_rates_has_nothing_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_with_one_learning_rate_has_nothing_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("tiny", "images", "--recipe", "hyperrule", *SMALLER, "--select-rate", "--out", tmp_path / "run")
-    assert "one rate to choose from: leave --select-rate out" in fail(capsys, *words)
+    assert "--select-rate" in fail(capsys, *words)
     # Rates by hand do not help, as the rule holds no images out to choose on.
     assert "held_out" in fail(capsys, *words, "--rates", 0.1, 0.2)
 
 
-def test_settings_of_the_recipe_can_be_changed_that_others_do_not_have(tmp_path: Path) -> None:
+def test_options_that_only_this_recipe_allows_can_be_given(tmp_path: Path) -> None:
     """A random crop belongs to BiT's rule; other recipes would refuse its size."""
     words = ("--recipe", "hyperrule", *SMALLER, "--augment.resize", 20, "--out", tmp_path / "run")
     finetune("tiny", "images", *words)
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["augment"]["resize"] == 20
 
 
-def test_images_that_cannot_be_read_are_skipped_if_so_wished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_images_are_skipped_if_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = make_images(tmp_path / "images", splits=("train",))
     (images / "train" / "dark" / "0.png").write_bytes(b"not a picture")  # the first that anybody looks at
     words = ("tiny", images, *SMALL, "--out", tmp_path / "run")
-    assert "train/dark/0.png is not a readable image" in fail(capsys, *words)
+    assert "train/dark/0.png" in fail(capsys, *words)
     finetune(*words, "--data.bad-images", "skip")
     assert (tmp_path / "run" / "model").is_dir()
 
 
-def test_a_share_of_the_images_can_be_held_out_or_left_out(tmp_path: Path) -> None:
+def test_a_part_of_the_images_can_be_held_out_or_left_out(tmp_path: Path) -> None:
     finetune("tiny", "images", *SMALL, "--out", tmp_path / "run", "--data.subset", "4/class", "--data.held-out", 0.25)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["num_train_images"], summary["watched_on"]) == (9, "held_out")
     recipe = parse_recipe(json.loads((tmp_path / "run" / "recipe.json").read_text()), "recipe.json")
     # The rule goes by the images that are left.
-    expected = FINETUNE_RECIPES["folder"].build(FinetuneTask("tiny", "images", num_images=9, num_classes=3, measure_area=lambda: SIDE * SIDE))
+    expected = FINETUNE_RECIPES["folder"].build(
+        FinetuneTask("tiny", "images", num_images=9, num_classes=3, measure_area=lambda: SIDE * SIDE)
+    )
     assert recipe.epochs == expected.epochs
 
 
-def test_undivided_images_have_no_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_folder_without_splits_has_no_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finetune("tiny", make_images(tmp_path / "images", splits=("",)), *SMALL, "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["num_train_images"], summary["test_top1"]) == (18, None)
     assert "%" not in capsys.readouterr().out
 
 
-def test_a_name_that_was_mistyped_can_be_corrected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_model_can_be_corrected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that never began does not hold its folder."""
-    assert "No checkpoint at tinny" in fail(capsys, "tinny", "images", *SMALL, "--out", tmp_path / "run")
+    assert "tinny" in fail(capsys, "tinny", "images", *SMALL, "--out", tmp_path / "run")
     finetune("tiny", "images", *SMALL, "--out", tmp_path / "run")
     assert (tmp_path / "run" / "model").is_dir()
 
@@ -229,36 +231,36 @@ def test_a_name_that_was_mistyped_can_be_corrected(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("tiny",), "vitrine finetune tiny was given, and MODEL and DATA come first"),
-        (("--recipe", "pets", "tiny", "images"), "MODEL and DATA come first"),
-        (("tiny", "--recipe", "pets", "images"), "MODEL and DATA come first"),
-        (("tiny", "nowhere"), "There is no data at nowhere: give a folder"),
-        (("nowhere", "images"), "No checkpoint at nowhere"),
+        (("tiny",), "MODEL and DATA"),
+        (("--recipe", "pets", "tiny", "images"), "MODEL and DATA"),
+        (("tiny", "--recipe", "pets", "images"), "MODEL and DATA"),
+        (("tiny", "nowhere"), "nowhere"),
+        (("nowhere", "images"), "nowhere"),
         (("", "images"), "''"),
         (("images", "tiny"), "tiny"),
         (("images", "images"), "images"),
-        (("tiny", "images", "--recipe", "pet"), "Unknown recipe 'pet'. Nearest: pets, "),
-        (("tiny", "images", "--recipe", ""), "Unknown recipe ''."),
-        (("tiny", "images", "--recipe=pet"), "Unknown recipe 'pet'. Nearest: pets, "),
-        (("tiny", "images", "--recipe", "digits"), "Recipe 'digits' trains from scratch, without a checkpoint"),
+        (("tiny", "images", "--recipe", "pet"), "pets"),
+        (("tiny", "images", "--recipe", ""), "Unknown recipe"),
+        (("tiny", "images", "--recipe=pet"), "pets"),
+        (("tiny", "images", "--recipe", "digits"), "vitrine train digits"),
         (("tiny", "images", "--recipe"), "--recipe"),
         (("tiny", "images", "--recipe", "pets", "--recipe", "flowers"), "--recipe"),
         (("tiny", "images", "more"), "Unrecognized options: more"),
         (("tiny", "images", "--learning-rate", "1"), "Unrecognized options: --learning-rate, 1"),
         (("tiny", "images", "--optim.learning-rate", "fast"), "Error parsing --optim.learning-rate"),
-        (("tiny", "images", "--model.width", "32"), "model.width=32 cannot be had from model.checkpoint"),
-        (("tiny", "images", "--model.name", "ViT-B/16"), "give one of them"),
-        (("tiny", "images", "--model.image-size", "4"), "must hold at least one patch"),
-        (("tiny", "images", "--model.dropout-rate", "2"), "dropout_rate=2.0 must be at least 0 and below 1"),
-        (("tiny", "images", "--optim.frozen-blocks", "7"), "frozen_blocks=7 is more than the 2 blocks"),
-        (("tiny", "images", "--data.held-out", "0.01"), "held_out=0.01 of 18 images leaves one of the parts empty"),
-        (("tiny", "images", "--data.split", "val"), "'val' was asked for"),
-        (("tiny", "images", "--evaluation.resize", "8"), "evaluation.resize=8 must be at least the size of the model, 16"),
-        (("tiny", "images", "--recipe", "pets", "--total-steps", "2"), "warmup_steps=100 and cooldown_steps=0 leave nothing"),
+        (("tiny", "images", "--model.width", "32"), "model.width=32"),
+        (("tiny", "images", "--model.name", "ViT-B/16"), "model.checkpoint"),
+        (("tiny", "images", "--model.image-size", "4"), "patch"),
+        (("tiny", "images", "--model.dropout-rate", "2"), "dropout_rate=2.0"),
+        (("tiny", "images", "--optim.frozen-blocks", "7"), "frozen_blocks=7"),
+        (("tiny", "images", "--data.held-out", "0.01"), "held_out=0.01"),
+        (("tiny", "images", "--data.split", "val"), "val"),
+        (("tiny", "images", "--evaluation.resize", "8"), "evaluation.resize=8"),
+        (("tiny", "images", "--recipe", "pets", "--total-steps", "2"), "warmup_steps=100"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_mistakes_cost_a_sentence(
+def test_mistakes_are_reported_in_one_line(
     words: tuple[str, ...], message: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(place.rglob("*"))
@@ -272,17 +274,17 @@ def test_model_and_data_in_the_wrong_order_are_recognised(capsys: pytest.Capture
     assert "MODEL" in fail(capsys, "images", "tiny", "--out", tmp_path / "run")
 
 
-def test_images_without_labels_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_without_labels_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "images").mkdir()
     for index in range(3):
         Image.fromarray(draw(0, np.random.default_rng(index))).save(tmp_path / "images" / f"{index}.png")
     for name in ("folder", "pets"):
         sentence = fail(capsys, "tiny", tmp_path / "images", "--recipe", name, *SMALL, "--out", tmp_path / name)
-        assert sentence.startswith(f"{tmp_path / 'images'} has no labels")
+        assert f"{tmp_path / 'images'} has no labels" in sentence
 
 
 @pytest.mark.parametrize("name", ["folder", "pets"])
-def test_images_of_a_single_class_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_of_a_single_class_are_rejected(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As by whoever names the folder above the one that was meant."""
     images = make_images(tmp_path / "images", splits=("",), classes=("dark",))
     sentence = fail(capsys, "tiny", images, "--recipe", name, *SMALLER, "--out", tmp_path / "run")
@@ -290,12 +292,12 @@ def test_images_of_a_single_class_are_refused(name: str, tmp_path: Path, capsys:
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_an_empty_folder_is_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "images" / "dark").mkdir(parents=True)
     assert str(tmp_path / "images") in fail(capsys, "tiny", tmp_path / "images", "--out", tmp_path / "run")
 
 
-def test_a_damaged_checkpoint_is_refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_rejected(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "tiny").mkdir(exist_ok=True)
         (tmp_path / "tiny" / name).write_bytes((place / "tiny" / name).read_bytes())
@@ -323,9 +325,9 @@ def test_help_shows_the_recipe_s_own_values(words: tuple[str, ...], capsys: pyte
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert text.startswith("usage: vitrine finetune tiny images")
-    assert "--optim.learning-rate FLOAT At its peak, the end of warm-up. (default: 0.003)" in text
+    assert re.search(r"--optim.learning-rate FLOAT [^-]*\(default: 0.003\)", text)
     assert "(default: runs/tiny-images-pets)" in text
-    assert "Learning rates to choose from. (default: 0.001 0.003 0.01 0.03)" in text
+    assert "(default: 0.001 0.003 0.01 0.03)" in text
 
 
 def test_help_and_mistakes_need_no_torch(place: Path) -> None:
@@ -344,29 +346,3 @@ for words in {commands!r}:
         f"ended with {n}" for n in (0, 2, 2, 2)
     ]
     assert len(result.stderr.splitlines()) == 3
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("runs/first/model", "first"),
-        ("runs/first/best", "first"),
-        ("deit-tiny/model.safetensors", "deit-tiny"),
-        ("B_16.npz", "B_16"),
-        ("vit-v1.2", "vit-v1.2"),
-        ("hf://org/name", "name"),
-    ],
-)
-def test_a_run_is_named_after_its_model(model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("B_16.npz").write_bytes(b"")
-    assert name_model(model) == name
-
-
-def test_of_a_folder_that_is_not_divided_a_tenth_is_kept_to_measure_on(tmp_path: Path) -> None:
-    recipe = Recipe(data=DataConfig(source=str(tmp_path / "made.npz")), epochs=1)
-    np.savez(tmp_path / "made.npz", images=np.zeros((30, 8, 8), np.uint8), labels=np.arange(30) % 2)
-    assert keep_some_out(recipe, 30).data.held_out == 0.1
-    assert keep_some_out(recipe, 19) == recipe  # a tenth of which would say nothing
-    divided = Recipe(data=DataConfig(source="digits"), epochs=1)
-    assert keep_some_out(divided, 1000) == divided

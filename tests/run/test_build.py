@@ -1,9 +1,4 @@
-"""Tests of run/build.py.
-
-Which images a run learns from, is watched on and is tested on, from small arrays and folders of known content.
-Where runs begin: against the checkpoints that they begin from, and scikit-learn's ridge regression.
-Runs without labels: what comes out of them, and what becomes of it afterwards.
-"""
+"""Data of a run, initial models against their checkpoints and scikit-learn's ridge regression, and runs without labels."""
 
 import warnings
 from collections.abc import Iterator
@@ -34,10 +29,11 @@ from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.settings import ModelSettings
-from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
+from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.masked_patches import MaskedPatches
 from vitrine.objectives.supervised import Supervised
 from vitrine.recipe import HeadInit, Recipe
+from vitrine.recipes.registry import find_data_once
 from vitrine.run import build as run_data
 from vitrine.run import run as run_module
 from vitrine.run.build import (
@@ -88,75 +84,75 @@ def names(source: Source | None) -> list[str]:
     return [source.name(index) for index in range(len(source))]
 
 
-def test_each_split_has_its_use(arrays: str) -> None:
+def test_splits_are_used_for_training_validation_and_test(arrays: str) -> None:
     data = open_run_data(make(arrays))
     assert names(data.train) == [f"made.npz/x_train[{index}]" for index in range(30)]
-    assert names(data.watched) == [f"made.npz/x_val[{index}]" for index in range(9)]
+    assert names(data.val) == [f"made.npz/x_val[{index}]" for index in range(9)]
     assert names(data.test) == [f"made.npz/x_test[{index}]" for index in range(7)]
-    assert data.watched_name == "val"
+    assert data.val_name == "val"
     assert data.class_names == ("0", "1", "2")
 
 
-def test_what_is_held_out_is_watched_and_not_trained_on(arrays: str) -> None:
+def test_held_out_images_are_validated_on_and_not_trained_on(arrays: str) -> None:
     data = open_run_data(make(arrays, held_out=0.2))
-    assert data.watched_name == "held_out"
-    assert len(names(data.watched)) == 6
-    assert sorted(names(data.train) + names(data.watched)) == sorted(f"made.npz/x_train[{index}]" for index in range(30))
+    assert data.val_name == "held_out"
+    assert len(names(data.val)) == 6
+    assert sorted(names(data.train) + names(data.val)) == sorted(f"made.npz/x_train[{index}]" for index in range(30))
     assert len(names(data.test)) == 7
 
 
-def test_without_validation_images_nothing_is_watched(tmp_path: Path) -> None:
+def test_without_validation_images_there_is_no_validation(tmp_path: Path) -> None:
     data = open_run_data(make(write_arrays(tmp_path / "made.npz", ("train", "test"))))
-    assert data.watched is None
+    assert data.val is None
     assert data.test is not None
 
 
-def test_data_that_is_not_divided_is_all_trained_on(tmp_path: Path) -> None:
+def test_data_without_splits_is_all_trained_on(tmp_path: Path) -> None:
     path = tmp_path / "made.npz"
     np.savez(path, images=np.zeros((6, 8, 8), np.uint8), labels=np.arange(6) % 2)
     data = open_run_data(make(str(path)))
     assert len(data.train) == 6
-    assert data.watched is data.test is None
+    assert data.val is data.test is None
 
 
-def test_validation_images_are_the_test_where_there_is_no_other_and_they_chose_nothing(tmp_path: Path) -> None:
+def test_without_a_test_split_val_is_the_test_unless_it_chose_the_weights(tmp_path: Path) -> None:
     """As in ImageNet, whose test labels nobody has."""
     source = write_arrays(tmp_path / "made.npz", ("train", "val"))
-    watched_on_val = open_run_data(make(source))
-    assert len(names(watched_on_val.watched)) == 9
-    assert names(watched_on_val.test) == names(watched_on_val.watched)  # of the last weights, and not of the best
+    without_test = open_run_data(make(source))
+    assert len(names(without_test.val)) == 9
+    assert names(without_test.test) == names(without_test.val)  # of the last weights, and not of the best
     assert open_run_data(make(source, EvaluationConfig(patience=0))).test is None
     held_out = open_run_data(make(source, held_out=0.2))
-    assert held_out.watched_name == "held_out"
+    assert held_out.val_name == "held_out"
     assert names(held_out.test) == [f"made.npz/x_val[{index}]" for index in range(9)]
     assert open_run_data(make(source, held_out=0.2, split="val")).test is None
     assert open_run_data(make(source, EvaluationConfig(test=False), held_out=0.2)).test is None
 
 
-def test_test_images_are_left_alone_while_settings_are_chosen(arrays: str) -> None:
+def test_test_images_are_not_opened_if_the_recipe_says_so(arrays: str) -> None:
     data = open_run_data(make(arrays, EvaluationConfig(test=False)))
     assert data.test is None
-    assert data.watched is not None
+    assert data.val is not None
 
 
-@pytest.mark.parametrize(("split", "watched", "test"), [("val", None, 7), ("validation", None, 7), ("test", 9, None)])
-def test_what_is_trained_on_is_neither_watched_nor_tested_on(
-    split: str, watched: int | None, test: int | None, arrays: str
+@pytest.mark.parametrize(("split", "val", "test"), [("val", None, 7), ("validation", None, 7), ("test", 9, None)])
+def test_the_training_split_is_neither_validated_nor_tested_on(
+    split: str, val: int | None, test: int | None, arrays: str
 ) -> None:
     """However the split is spelled."""
     data = open_run_data(make(arrays, split=split))
-    assert [None if source is None else len(source) for source in (data.watched, data.test)] == [watched, test]
+    assert [None if source is None else len(source) for source in (data.val, data.test)] == [val, test]
 
 
-def test_a_subset_is_of_the_training_images_alone(arrays: str) -> None:
+def test_a_subset_applies_to_training_images_only(arrays: str) -> None:
     data = open_run_data(make(arrays, subset="2/class"))
     assert len(data.train) == 6
-    assert data.watched is not None
+    assert data.val is not None
     assert data.test is not None
-    assert (len(data.watched), len(data.test)) == (9, 7)
+    assert (len(data.val), len(data.test)) == (9, 7)
 
 
-def test_all_three_are_held_in_memory_if_so_wished(tmp_path: Path) -> None:
+def test_all_splits_are_loaded_into_memory_if_requested(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     for split in ("train", "valid", "test"):
         for name, grey in (("a", 10), ("b", 200)):
@@ -164,49 +160,44 @@ def test_all_three_are_held_in_memory_if_so_wished(tmp_path: Path) -> None:
             Image.new("L", (8, 8), grey).save(root / split / name / "1.png")
     for in_memory in (False, True):
         data = open_run_data(make(str(root), in_memory=in_memory))
-        for source in (data.train, data.watched, data.test):
+        for source in (data.train, data.val, data.test):
             assert source is not None
             assert (source.read_block(np.arange(2)) is not None) == in_memory
             assert source.class_names == ("a", "b")
 
 
-def test_images_without_labels_cost_a_sentence(tmp_path: Path) -> None:
+def test_supervised_learning_needs_labels(tmp_path: Path) -> None:
     for index in range(3):
         Image.new("L", (8, 8)).save(tmp_path / f"{index}.png")
-    with pytest.raises(
-        ValueError, match=r"has no labels, and learning from labels needs them: give images in folders by class"
-    ):
+    with pytest.raises(ValueError, match="no labels"):
         open_run_data(make(str(tmp_path)))
 
 
-def test_several_labels_want_the_sigmoid_loss(tmp_path: Path) -> None:
+def test_several_labels_need_the_sigmoid_loss(tmp_path: Path) -> None:
     path = str(tmp_path / "made.npz")
     np.savez(path, images=np.zeros((4, 8, 8), np.uint8), labels=np.array([[1, 0], [1, 1], [0, 1], [0, 0]]))
-    with pytest.raises(ValueError, match=r"several labels per image, of which supervised.loss=softmax knows one: take sigmoid"):
+    with pytest.raises(ValueError, match="sigmoid"):
         open_run_data(make(path))
     assert len(open_run_data(make(path, loss="sigmoid")).train) == 4
 
 
 @pytest.mark.parametrize("names_there", [("cat", "dog", "horse"), ("dog", "cat"), ()])
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_classes_of_the_splits_have_to_be_the_same(
-    split: str, names_there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kinds on disk settle them for all splits; of the hub's data sets each split has its own."""
+def test_all_splits_must_have_the_same_classes(split: str, names_there: tuple[str, ...]) -> None:
+    """Formats on disk have the same classes in all splits; on the hub each split has its own."""
 
     def open_split(name: str | None) -> Source:
         class_names = names_there if name == split else ("cat", "dog")
         labels = Labels.one_each([0, 1]) if class_names else Labels.none_each(2)
         return ArraySource(np.zeros((2, 8, 8, 1), np.uint8), labels, class_names, str(name))
 
-    for module in (open_data, run_data):
-        monkeypatch.setattr(module, "find_data", lambda name: DatasetHandle(name, "made", ("train", "val", "test"), open_split))
-    with pytest.raises(ValueError, match=rf"of pets are not the same in {split} as in training \({len(names_there)} and 2"):
-        open_run_data(make("pets"))
+    dataset = DatasetHandle("pets", "made", ("train", "val", "test"), open_split)
+    with pytest.raises(ValueError, match=rf"pets .*{split}.*\({len(names_there)} and 2"):
+        open_run_data(make("pets"), dataset)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
-def test_patience_without_images_to_evaluate_on_is_refused(patience: int, tmp_path: Path) -> None:
+def test_patience_needs_validation_images(patience: int, tmp_path: Path) -> None:
     """It would be ignored otherwise: the run would go to its end, and take its last weights for the best."""
     recipe = make(write_arrays(tmp_path / "made.npz", ("train", "test")), EvaluationConfig(patience=patience))
     with pytest.raises(ValueError, match=r"evaluation\.patience.*data\.held_out"):
@@ -215,7 +206,7 @@ def test_patience_without_images_to_evaluate_on_is_refused(patience: int, tmp_pa
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_an_evaluation_sees_every_image_once_whoever_shares_it(world_size: int, batch_size: int, arrays: str) -> None:
+def test_an_evaluation_reads_every_image_once_for_any_number_of_ranks(world_size: int, batch_size: int, arrays: str) -> None:
     recipe = make(arrays, EvaluationConfig(batch_size=batch_size))
     source = open_run_data(recipe).test
     assert source is not None
@@ -235,7 +226,7 @@ def test_an_evaluation_sees_every_image_once_whoever_shares_it(world_size: int, 
         np.testing.assert_array_equal(image.numpy()[0], pixels[index])
 
 
-def test_an_evaluation_leaves_out_what_cannot_be_read_if_training_does(tmp_path: Path) -> None:
+def test_an_evaluation_skips_bad_images_if_training_does(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for index in range(3):
@@ -243,19 +234,30 @@ def test_an_evaluation_leaves_out_what_cannot_be_read_if_training_does(tmp_path:
     (tmp_path / "a" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
     recipe = make(str(tmp_path), bad_images="skip")
     loader = build_evaluation_loader(open_run_data(recipe).train, build_inception_preprocessing((8, 8), 1), recipe)
-    with pytest.warns(match=r"Skipped .*a/1\.png"):
+    with pytest.warns(match=r"a/1\.png"):
         seen = [index for batch in loader.read_epoch() for index in batch.index.tolist()]
     assert seen == [0, 2, 3, 4, 5]
 
 
-def test_of_vtab_s_thousand_images_none_is_watched(tmp_path: Path) -> None:
+def test_vtab_s_thousand_images_are_not_validated_on(tmp_path: Path) -> None:
     """Its 200 for validation are among them."""
     source = f"vtab:photos:{write_arrays(tmp_path / 'made.npz', ('train', 'test'))}"
     whole = open_run_data(make(source, split="train800val200"))
-    assert (len(whole.train), whole.watched, len(names(whole.test))) == (30, None, 7)
+    assert (len(whole.train), whole.val, len(names(whole.test))) == (30, None, 7)
     part = open_run_data(make(source, split="train800"))
-    assert (len(part.train), part.watched_name, len(names(part.watched))) == (24, "val", 6)
-    assert not set(names(part.train)) & set(names(part.watched))
+    assert (len(part.train), part.val_name, len(names(part.val))) == (24, "val", 6)
+    assert not set(names(part.train)) & set(names(part.val))
+
+
+def test_data_that_was_found_already_is_not_found_again(arrays: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = find_data_once(arrays)
+    opened: list[str | None] = []
+    counted = replace(dataset, open_split=lambda split: opened.append(split) or dataset.open_split(split))
+    for module in (open_data, run_data):
+        monkeypatch.setattr(module, "find_data", lambda data: data if isinstance(data, DatasetHandle) else pytest.fail(data))
+    data = open_run_data(make(arrays), counted)
+    assert opened == ["train", "val", "test"]
+    assert data.test is dataset.open("test")  # opened once, however often it is asked for
 
 
 CPU = torch.device("cpu")
@@ -309,7 +311,7 @@ def test_fresh_weights_are_a_function_of_the_seed() -> None:
     assert not torch.equal(first["patches.projection.weight"], other["patches.projection.weight"])
 
 
-def test_a_fresh_start_is_complete() -> None:
+def test_a_fresh_model_has_classes_and_provenance() -> None:
     start = build_initial_model(fresh(num_channels=1), CLASSES)
     assert start.class_names == CLASSES
     assert start.model.config.num_classes == 3
@@ -325,15 +327,15 @@ def test_a_fresh_start_is_complete() -> None:
         ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ],
 )
-def test_fresh_weights_get_the_paper_s_values_or_imagenet_s(preprocess: Any, mean: object, std: object) -> None:
+def test_fresh_models_are_preprocessed_as_in_the_paper_or_as_for_imagenet(preprocess: Any, mean: object, std: object) -> None:
     preprocessing = build_initial_model(fresh(preprocess=preprocess), CLASSES).preprocessing
     assert (preprocessing.mean, preprocessing.std, preprocessing.crop) == (mean, std, (8, 8))
 
 
-def test_an_evaluation_may_crop_out_of_a_larger_size() -> None:
+def test_evaluation_may_crop_from_a_larger_size() -> None:
     start = build_initial_model(replace(fresh(), evaluation=EvaluationConfig(resize=11)), CLASSES)
     assert (start.preprocessing.resize, start.preprocessing.crop) == (11, (8, 8))
-    with pytest.raises(ValueError, match=r"^evaluation.resize=7 must be at least the size of the model, 8\.$"):
+    with pytest.raises(ValueError, match=r"resize=7 .*8"):
         build_initial_model(replace(fresh(), evaluation=EvaluationConfig(resize=7)), CLASSES)
 
 
@@ -379,7 +381,7 @@ def test_another_resolution_resizes_the_positions(tmp_path: Path) -> None:
     assert all(torch.equal(expected.model.state_dict()[name], start.model.state_dict()[name]) for name in names)
 
 
-def test_dropout_and_recomputing_can_be_had_from_a_checkpoint(tmp_path: Path) -> None:
+def test_dropout_and_gradient_checkpointing_can_be_set_for_a_checkpoint(tmp_path: Path) -> None:
     saved = save(cases.VIT, tmp_path / "saved")
     recipe = from_checkpoint(tmp_path / "saved", dropout_rate=0.1, stochastic_depth_rate=0.2)
     recipe = replace(recipe, machine=MachineConfig(gradient_checkpointing=True))
@@ -394,16 +396,16 @@ def test_dropout_and_recomputing_can_be_had_from_a_checkpoint(tmp_path: Path) ->
         assert not torch.equal(start.model.train()(images), start.model(images))
 
 
-def test_dropout_of_a_network_that_has_none_is_refused(tmp_path: Path) -> None:
+def test_dropout_is_rejected_for_models_without_it(tmp_path: Path) -> None:
     save(cases.BIT, tmp_path / "saved")
     assert not hasattr(cases.BIT, "dropout_rate")
-    with pytest.raises(ValueError, match=r"^dropout_rate cannot be had from this checkpoint's network: leave it out\.$"):
+    with pytest.raises(ValueError, match="dropout_rate"):
         build_initial_model(from_checkpoint(tmp_path / "saved", dropout_rate=0.1), CLASSES)
 
 
-def test_facts_that_a_file_does_not_say_are_the_recipe_s(tmp_path: Path) -> None:
+def test_the_recipe_overrides_what_a_file_does_not_specify(tmp_path: Path) -> None:
     config = replace(cases.VIT, width=192, depth=1, num_heads=3)
-    with pytest.warns(VitrineWarning, match="tanh GELU, where erf is usual"):
+    with pytest.warns(VitrineWarning, match="GELU"):
         save_checkpoint(cases.make_checkpoint(config), tmp_path / "a.pth", "timm")
     (tmp_path / "a.pth.vitrine.json").unlink()
     recipe = from_checkpoint(tmp_path / "a.pth", gelu="tanh", norm_eps=1e-5, preprocess="imagenet")
@@ -415,18 +417,18 @@ def test_facts_that_a_file_does_not_say_are_the_recipe_s(tmp_path: Path) -> None
     assert start.preprocessing.mean == (0.485, 0.456, 0.406)
 
 
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"No checkpoint at .*missing"):
+def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
         build_initial_model(from_checkpoint(tmp_path / "missing"), CLASSES)
 
 
-def test_rebuilding_without_a_change_is_the_model_itself() -> None:
+def test_rebuilding_without_changes_returns_the_model() -> None:
     model = build_filled(cases.VIT)
     assert rebuild(model, gradient_checkpointing=False) is model
 
 
 @pytest.mark.parametrize("config", [cases.VIT, cases.HYBRID, cases.BIT])
-def test_rebuilding_changes_nothing_that_is_computed(config: ModelConfig) -> None:
+def test_rebuilding_does_not_change_the_outputs(config: ModelConfig) -> None:
     model = build_filled(config)
     changed = rebuild(model, gradient_checkpointing=True)
     assert changed.config.gradient_checkpointing
@@ -464,7 +466,7 @@ def solve_by_sklearn(features: np.ndarray, labels: np.ndarray, queries: np.ndarr
 @pytest.mark.parametrize(
     "config", [cases.VIT, ResNetConfig(stages=(1, 1), width_factor=0.25, num_classes=5, image_size=(32, 32))]
 )
-def test_the_ridge_head_answers_as_scikit_learn_s(config: ModelConfig, tmp_path: Path) -> None:
+def test_the_ridge_head_equals_scikit_learn(config: ModelConfig, tmp_path: Path) -> None:
     """For one of the penalties, and with scores that are scaled by a factor, both of which are chosen to suit a softmax."""
     recipe, start = start_from(config, tmp_path / "saved")
     source = make_source(50, config.image_size)
@@ -500,7 +502,7 @@ def test_the_discriminant_head_is_that_of_the_frozen_features(tmp_path: Path) ->
     torch.testing.assert_close(model.state_dict()["head.bias"], bias, rtol=1e-3, atol=1e-3)
 
 
-def test_the_ridge_head_leaves_the_mode_and_the_other_weights_alone(tmp_path: Path) -> None:
+def test_fitting_a_head_changes_nothing_else(tmp_path: Path) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
     was_training = start.model.training
@@ -524,7 +526,7 @@ def test_the_ridge_head_is_not_fitted_to_dropout(tmp_path: Path) -> None:
     assert torch.equal(*heads)
 
 
-def test_both_heads_of_a_distilled_model_get_it(tmp_path: Path) -> None:
+def test_both_heads_of_a_distilled_model_are_fitted(tmp_path: Path) -> None:
     recipe, start = start_from(replace(cases.VIT, distillation_token=True), tmp_path / "saved")
     set_fitted_head(start, make_source(20, (24, 24)), recipe, CPU)
     state = start.model.state_dict()
@@ -532,7 +534,7 @@ def test_both_heads_of_a_distilled_model_get_it(tmp_path: Path) -> None:
     assert torch.equal(state["head.weight"], state["head_distillation.weight"])
 
 
-def test_a_ridge_head_of_very_many_images_is_fitted_to_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_is_fitted_to_a_subset_of_very_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
     monkeypatch.setattr(run_data, "MAX_FITTED_IMAGES", 10)
     set_fitted_head(start, make_source(40, (24, 24)), recipe, CPU)
@@ -543,15 +545,13 @@ def test_a_ridge_head_of_very_many_images_is_fitted_to_some(tmp_path: Path, monk
 def test_a_fitted_head_needs_one_label_each(head_init: HeadInit, tmp_path: Path) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved", head_init)
     source = make_source(3, (24, 24), Labels.several_each([[0], [1, 2], []]))
-    with pytest.raises(
-        ValueError, match=rf"^head_init='{head_init}' needs images with one label each: take head_init='zero'\.$"
-    ):
+    with pytest.raises(ValueError, match=f"head_init='{head_init}'"):
         set_fitted_head(start, source, recipe, CPU)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "plot_curves", lambda records, path, title: None)
+    monkeypatch.setattr(run_module, "plot_curves", lambda *arguments: None)
     with torch.random.fork_rng():
         yield
 
@@ -565,7 +565,7 @@ def make_masked(source: str, **changes: object) -> Recipe:
     return make_recipe(source, **{"objective": "masked-patches", "model": {"patch_size": 2, "dropout_rate": 0.0}, **changes})
 
 
-def test_a_run_without_labels_gives_a_network_without_a_head(source: str, tmp_path: Path) -> None:
+def test_a_run_without_labels_gives_a_model_without_a_head(source: str, tmp_path: Path) -> None:
     summary = run_recipe(make_masked(source, total_steps=40), tmp_path / "run")
     saved = load_checkpoint(tmp_path / "run" / "model")
     assert saved.model.config.num_classes == 0
@@ -579,7 +579,7 @@ def test_a_run_without_labels_gives_a_network_without_a_head(source: str, tmp_pa
     assert summary.best == max(record["val_accuracy"] for record in records if "val_accuracy" in record)
 
 
-def test_its_result_is_fine_tuned_as_any_other(source: str, tmp_path: Path) -> None:
+def test_a_self_supervised_model_can_be_fine_tuned(source: str, tmp_path: Path) -> None:
     run_recipe(make_masked(source, total_steps=3), tmp_path / "run")
     for head_init in ("zero", "ridge", "discriminant"):
         model = ModelSettings(checkpoint=str(tmp_path / "run" / "model"))
@@ -590,7 +590,7 @@ def test_its_result_is_fine_tuned_as_any_other(source: str, tmp_path: Path) -> N
         assert load_checkpoint(tmp_path / head_init / "model").class_names == ("0", "1", "2", "3")
 
 
-def test_few_shot_accuracy_chooses_the_best_where_it_is_measured(source: str, tmp_path: Path) -> None:
+def test_few_shot_accuracy_chooses_the_best_self_supervised_weights(source: str, tmp_path: Path) -> None:
     recipe = make_masked(source, total_steps=6, evaluation=EvaluationConfig(num_times=3, few_shot=2, batch_size=10))
     summary = run_recipe(recipe, tmp_path / "run")
     found = [record["few_shot_2"] for record in read_records(tmp_path / "run" / "metrics.jsonl") if "few_shot_2" in record]
@@ -598,7 +598,7 @@ def test_few_shot_accuracy_chooses_the_best_where_it_is_measured(source: str, tm
     assert summary.best == max(found)
 
 
-def test_images_without_labels_are_enough(tmp_path: Path) -> None:
+def test_masked_patches_need_no_labels(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for number in range(20):
         pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
@@ -607,12 +607,12 @@ def test_images_without_labels_are_enough(tmp_path: Path) -> None:
     summary = run_recipe(recipe, tmp_path / "run")
     assert summary.num_train_images == 16
     few = replace(recipe, evaluation=EvaluationConfig(num_times=1, few_shot=1))
-    with pytest.raises(ValueError, match=r"evaluation.few_shot=1 needs labels of two or more classes: leave it out"):
+    with pytest.raises(ValueError, match="few_shot=1"):
         run_recipe(few, tmp_path / "few")
 
 
 @pytest.mark.parametrize("polyak_factor", [None, 0.5])
-def test_the_objective_of_a_run_is_as_it_left_it(polyak_factor: float | None, source: str, tmp_path: Path) -> None:
+def test_the_objective_of_a_run_can_be_loaded(polyak_factor: float | None, source: str, tmp_path: Path) -> None:
     recipe = make_masked(source, total_steps=30, polyak_factor=polyak_factor)
     run_recipe(recipe, tmp_path / "run")
     objective = load_objective(tmp_path / "run")
@@ -626,33 +626,22 @@ def test_the_objective_of_a_run_is_as_it_left_it(polyak_factor: float | None, so
         assert objective(batch).loss.item() == pytest.approx(final, rel=1e-4)
 
 
-def test_the_objective_of_a_classifier_can_be_had_as_well(source: str, tmp_path: Path) -> None:
+def test_the_objective_of_a_supervised_run_can_be_loaded(source: str, tmp_path: Path) -> None:
     run_recipe(make_recipe(source, total_steps=3), tmp_path / "run")
     assert isinstance(load_objective(tmp_path / "run"), Supervised)
 
 
-def test_what_is_no_run_costs_a_sentence(source: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no folder of a run"):
+def test_loading_an_objective_needs_a_run_with_a_checkpoint(source: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"recipe\.json"):
         load_objective(tmp_path)
     run_recipe(make_recipe(source, total_steps=3), tmp_path / "run")
     for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
         checkpoint.rename(tmp_path / checkpoint.name)
-    with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
         load_objective(tmp_path / "run")
 
 
-def test_hybrids_are_refused(source: str, tmp_path: Path) -> None:
+def test_hybrids_are_rejected_for_masked_patches(source: str, tmp_path: Path) -> None:
     model = ModelSettings(name="R26+ViT-Ti/16", image_size=32, num_channels=1)
-    with pytest.raises(ValueError, match="take a ViT"):
+    with pytest.raises(ValueError, match="ViT"):
         run_recipe(replace(make_masked(source), model=model), tmp_path / "run")
-
-
-def test_settings_that_need_labels_are_refused(source: str) -> None:
-    with pytest.raises(ValueError, match="mixing is for learning from labels"):
-        make_masked(source, mixing={"mixup": 0.2})
-    with pytest.raises(ValueError, match="supervised has settings of learning from labels"):
-        make_masked(source, supervised={"label_smoothing": 0.1})
-    with pytest.raises(ValueError, match="head_init='ridge' is for learning from labels"):
-        make_masked(source, head_init="ridge")
-    with pytest.raises(ValueError, match="masked_patches has settings of predicting patches"):
-        make_recipe(source, masked_patches=MaskedPatchesConfig(target="pixels"))

@@ -308,9 +308,7 @@ def test_metrics_go_to_every_file_and_those_of_training_to_the_terminal(
     assert "val_top1" not in printed
 
 
-def test_a_resumed_run_drops_the_records_of_steps_that_it_repeats(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_drops_the_records_of_steps_that_it_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n{"step": 9, "loss": 0.9}\n')
     with open_in(tmp_path, Recipe(epochs=1), start_step=5):
         pass

@@ -1,8 +1,4 @@
-"""Tests of run/folder.py.
-
-The folder of a run under what disks, crashes and people do to it.
-The summary of a run as it is kept in its folder.
-"""
+"""The folder of a run after crashes, damage, full disks and changes by users; its summary."""
 
 import errno
 import json
@@ -56,14 +52,14 @@ def make_training(step: int) -> Tensors:
     }
 
 
-def make_standing(step: int) -> RunProgress:
+def make_progress(step: int) -> RunProgress:
     return RunProgress(step=step, best=0.625, best_step=step - 1, num_worse=1, seconds=12.5)
 
 
 def save(folder: RunFolder, checkpoint: Checkpoint, *steps: int, keep_last: int = 2) -> None:
     for step in steps:
         at_step = replace(checkpoint, provenance={"step": step})
-        folder.save_training(at_step, make_training(step), make_standing(step), keep_last)
+        folder.save_training(at_step, make_training(step), make_progress(step), keep_last)
 
 
 def list_steps(folder: RunFolder) -> list[str]:
@@ -73,7 +69,7 @@ def list_steps(folder: RunFolder) -> list[str]:
 def require_saved(saved: ResumePoint | None, checkpoint: Checkpoint, step: int) -> None:
     """All of it is what was saved at the step."""
     assert saved is not None
-    assert saved.standing == make_standing(step)
+    assert saved.progress == make_progress(step)
     training = make_training(step)
     assert saved.training.keys() == training.keys()
     assert all(torch.equal(saved.training[name], tensor) for name, tensor in training.items())
@@ -95,7 +91,7 @@ def test_a_new_folder_holds_the_recipe(tmp_path: Path) -> None:
     folder.open(RECIPE)
 
 
-def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
     RunFolder(tmp_path).open(RECIPE)
     assert RunFolder(tmp_path).read_recipe() == RECIPE
 
@@ -103,7 +99,7 @@ def test_an_empty_folder_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "left", [["checkpoints"], [".recipe.json.vitrine-partial"], ["checkpoints", ".recipe.json.vitrine-partial"]]
 )
-def test_a_run_that_was_killed_as_it_began_can_begin_again(left: list[str], tmp_path: Path) -> None:
+def test_a_run_killed_at_its_start_can_start_again(left: list[str], tmp_path: Path) -> None:
     """All that a killed process leaves before recipe.json has its name."""
     for name in left:
         if name == "checkpoints":
@@ -130,7 +126,7 @@ def test_what_changes_no_number_may_be_other(folder: RunFolder, checkpoint: Chec
     assert folder.recipe.read_bytes() == before
 
 
-def test_another_recipe_is_refused_with_every_field_that_differs(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_another_recipe_is_rejected_with_every_differing_field(folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 5)
     other = replace(
         RECIPE,
@@ -141,7 +137,7 @@ def test_another_recipe_is_refused_with_every_field_that_differs(folder: RunFold
         total_steps=7,
     )
     before = folder.recipe.read_bytes()
-    with pytest.raises(ValueError, match=r"run holds a run of another recipe \(.*another folder by --out") as caught:
+    with pytest.raises(ValueError, match="another recipe") as caught:
         folder.open(other)
     for difference in (
         "seed was 0 and is 3",
@@ -159,21 +155,21 @@ def test_another_recipe_is_refused_with_every_field_that_differs(folder: RunFold
 def test_a_damaged_recipe_is_named(content: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 5)
     folder.recipe.write_text(content)
-    with pytest.raises(ValueError, match=r"recipe\.json (cannot be read|is no recipe of this version)"):
+    with pytest.raises(ValueError, match=r"recipe\.json"):
         folder.open(RECIPE)
     assert folder.recipe.read_text() == content
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years")
-    with pytest.raises(FileExistsError, match=r"exists and is no folder of a run: choose another by --out\."):
+    with pytest.raises(FileExistsError, match="not the folder of a run"):
         RunFolder(tmp_path).open(RECIPE)
-    with pytest.raises(FileExistsError, match=r"thesis\.txt exists and is no folder of a run"):
+    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
         RunFolder(tmp_path / "thesis.txt").open(RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_recipe_of_something_else_is_left_alone(folder: RunFolder, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_with_another_recipe_json_is_left_unchanged(folder: RunFolder, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """A cook's, and ours beside a model that came out of a run: neither is a run that has not saved anything yet."""
     cake = tmp_path / "cake"
     cake.mkdir()
@@ -182,13 +178,13 @@ def test_a_recipe_of_something_else_is_left_alone(folder: RunFolder, checkpoint:
     folder.save_model(checkpoint, RECIPE, folder.model)
     for path in (cake, folder.model):
         before = {each.name: each.read_bytes() for each in path.iterdir()}
-        with pytest.raises(FileExistsError, match=r"exists and is no folder of a run: choose another by --out\."):
+        with pytest.raises(FileExistsError, match="not the folder of a run"):
             RunFolder(path).open(replace(RECIPE, seed=1))
         assert {each.name: each.read_bytes() for each in path.iterdir()} == before
 
 
 @pytest.mark.parametrize("kind", ["below a file", "in /proc"])
-def test_where_nothing_can_be_written_a_sentence_says_so(kind: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(kind: str, tmp_path: Path) -> None:
     """Not the number and the words that the system has for it: the place, and what to do."""
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "run" if kind == "below a file" else Path("/proc/run")
@@ -196,18 +192,18 @@ def test_where_nothing_can_be_written_a_sentence_says_so(kind: str, tmp_path: Pa
         RunFolder(path).open(RECIPE)
 
 
-def test_what_is_saved_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_saved_checkpoint_is_restored(folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 5)
     require_saved(folder.find_last(), checkpoint, 5)
     again = load_checkpoint(folder.checkpoints / "step-00000005")  # each of them is a model to use, too
     assert again.provenance["step"] == 5
 
 
-def test_an_empty_standing_comes_back(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_default_progress_is_restored(folder: RunFolder, checkpoint: Checkpoint) -> None:
     folder.save_training(checkpoint, {}, RunProgress(step=1), 1)
     saved = folder.find_last()
     assert saved is not None
-    assert saved.standing == RunProgress(step=1)
+    assert saved.progress == RunProgress(step=1)
     assert saved.training == {}
 
 
@@ -218,7 +214,7 @@ def test_the_last_few_are_kept(keep_last: int, kept: list[int], folder: RunFolde
     assert sorted(os.listdir(folder.checkpoints)) == sorted(list_steps(folder))
 
 
-def test_a_checkpoint_is_never_without_another_while_it_is_written(
+def test_the_old_checkpoint_is_kept_until_the_new_one_is_written(
     folder: RunFolder, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(folder, checkpoint, 1, keep_last=1)
@@ -261,21 +257,18 @@ def flip(path: Path, position: int, mask: int) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [truncate, empty, zero, Path.unlink, flip_last])
-def test_of_a_damaged_checkpoint_the_one_before_is_taken(
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     name: str, damage: Callable[[Path], None], folder: RunFolder, checkpoint: Checkpoint
 ) -> None:
     save(folder, checkpoint, 5, 10)
     damage(folder.checkpoints / "step-00000010" / name)
-    with pytest.warns(
-        VitrineWarning,
-        match=r"^Damaged: .*step-00000010 \(.*\); the run goes on from .*step-00000005, the newest that is whole\.$",
-    ):
+    with pytest.warns(VitrineWarning, match=r"Damaged: .*step-00000010 .*step-00000005"):
         saved = folder.find_last()
     require_saved(saved, checkpoint, 5)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_whichever_byte_is_flipped_nothing_else_is_loaded(name: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_flipped_byte_is_noticed_or_has_no_effect(name: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Either it is noticed, and the one before is taken, or it did not matter."""
     save(folder, checkpoint, 5, 10)
     path = folder.checkpoints / "step-00000010" / name
@@ -311,26 +304,24 @@ def find_quietly(folder: RunFolder) -> tuple[ResumePoint | None, bool]:
     return saved, any("Damaged" in str(each.message) for each in said)
 
 
-def test_if_all_are_damaged_nothing_begins_anew_by_itself(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_only_damaged_checkpoints_are_an_error(folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 5, 10)
     truncate(folder.checkpoints / "step-00000005" / "model.safetensors")
     empty(folder.checkpoints / "step-00000010" / TRAINING_FILE)
-    with pytest.raises(
-        ValueError, match=r"^Every checkpoint of the run is damaged: .*00000010.*00000005.*or remove .*checkpoints to"
-    ):
+    with pytest.raises(ValueError, match=r"00000010.*00000005.*checkpoints"):
         folder.find_last()
     assert list_steps(folder) == ["step-00000010", "step-00000005"]
 
 
-def test_a_newer_version_s_training_state_is_not_guessed_at(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_training_state_of_another_format_is_rejected(folder: RunFolder, checkpoint: Checkpoint) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "FORMAT", 2)
         save(folder, checkpoint, 5)
-    with pytest.raises(ValueError, match=r"format 2; this version reads format 1"):
+    with pytest.raises(ValueError, match="format 2"):
         folder.find_last()
 
 
-def test_a_damaged_checkpoint_is_written_over(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_damaged_checkpoint_is_overwritten(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """By the run that went on from the one before and came to the same step."""
     save(folder, checkpoint, 5, 10)
     truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
@@ -340,7 +331,9 @@ def test_a_damaged_checkpoint_is_written_over(folder: RunFolder, checkpoint: Che
 
 
 @pytest.mark.parametrize("keep_last", [1, 2])
-def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(keep_last: int, folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_damaged_checkpoint_does_not_displace_an_intact_one(
+    keep_last: int, folder: RunFolder, checkpoint: Checkpoint
+) -> None:
     """The run went on from the one before and, saving by the clock, at other steps: what is newest by its number is damaged."""
     save(folder, checkpoint, 5, 10)
     truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
@@ -351,9 +344,7 @@ def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(keep_last: int, fold
 
 
 @pytest.mark.parametrize("name", ["step-00000005.bak", "step-best", "step-00000005 copy"])
-def test_a_copy_that_somebody_made_is_neither_resumed_from_nor_removed(
-    name: str, folder: RunFolder, checkpoint: Checkpoint
-) -> None:
+def test_a_user_s_copy_is_neither_loaded_nor_removed(name: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 5)
     shutil.copytree(folder.checkpoints / "step-00000005", folder.checkpoints / name)
     save(folder, checkpoint, 6, 7, 8)
@@ -362,7 +353,7 @@ def test_a_copy_that_somebody_made_is_neither_resumed_from_nor_removed(
     assert {"step-00000007", "step-00000008"} <= set(os.listdir(folder.checkpoints))
 
 
-def test_what_a_killed_job_left_half_is_removed_by_the_next_save(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_partial_checkpoints_are_removed_by_the_next_save(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Or every kill would cost the disk a checkpoint, which is gigabytes of a large model."""
     save(folder, checkpoint, 5)
     for name in (".step-00000006.vitrine-partial", ".step-00000004.vitrine-old"):
@@ -372,14 +363,14 @@ def test_what_a_killed_job_left_half_is_removed_by_the_next_save(folder: RunFold
     assert sorted(os.listdir(folder.checkpoints)) == ["step-00000005", "step-00000009"]
 
 
-def test_a_removal_that_was_killed_is_finished(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_killed_removal_is_finished(folder: RunFolder, checkpoint: Checkpoint) -> None:
     save(folder, checkpoint, 1, 2, 3, keep_last=9)
     (folder.checkpoints / "step-00000001" / TRAINING_FILE).unlink()
     save(folder, checkpoint, 4)
     assert list_steps(folder) == ["step-00000004", "step-00000003"]
 
 
-def test_a_full_disk_costs_a_sentence_and_nothing_that_was_saved(
+def test_a_full_disk_loses_nothing_that_was_saved(
     folder: RunFolder, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(folder, checkpoint, 5)
@@ -389,7 +380,7 @@ def test_a_full_disk_costs_a_sentence_and_nothing_that_was_saved(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)  # where a disk tells that it is full, if not before
-        with pytest.raises(OSError, match=r"step-00000010.* cannot be written, because the disk is full: make room"):
+        with pytest.raises(OSError, match=r"step-00000010.* disk is full"):
             save(folder, checkpoint, 10)
     assert os.listdir(folder.checkpoints) == ["step-00000005"]
     require_saved(folder.find_last(), checkpoint, 5)
@@ -408,17 +399,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_disk_that_is_really_full(small_disk: Path, checkpoint: Checkpoint) -> None:
+def test_a_really_full_disk(small_disk: Path, checkpoint: Checkpoint) -> None:
     folder = RunFolder(small_disk / "run")
     folder.open(RECIPE)
     save(folder, checkpoint, 5)
     full = small_disk / "something"
     with pytest.raises(OSError, match="No space left"):
         full.write_bytes(bytes(2**20))
-    with pytest.raises(OSError, match=r"^(?!\[Errno).*step-00000010.*(room|full)"):
+    with pytest.raises(OSError, match=r"^(?!\[Errno).*step-00000010.*(space|full)"):
         save(folder, checkpoint, 10)
     require_saved(folder.find_last(), checkpoint, 5)
-    with pytest.raises(OSError, match=r"^(?!\[Errno).*other.*(room|full)"):
+    with pytest.raises(OSError, match=r"^(?!\[Errno).*other.*(space|full)"):
         RunFolder(small_disk / "other").open(RECIPE)
     full.unlink()
     save(folder, checkpoint, 10)
@@ -426,7 +417,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, checkpoint: Checkpoint) ->
     RunFolder(small_disk / "other").open(RECIPE)  # which the full disk left neither made nor in the way
 
 
-def test_a_model_to_use_has_the_recipe_beside_it(folder: RunFolder, checkpoint: Checkpoint) -> None:
+def test_a_saved_model_has_its_recipe_beside_it(folder: RunFolder, checkpoint: Checkpoint) -> None:
     folder.save_model(checkpoint, RECIPE, folder.model)
     assert sorted(os.listdir(folder.model)) == ["config.json", "model.safetensors", "recipe.json"]
     assert json.loads((folder.model / "recipe.json").read_text()) == RECIPE.to_json()
@@ -460,15 +451,25 @@ SUMMARY = RunSummary(
 )
 
 
-def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_the_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.summary.write_text(json.dumps(asdict(SUMMARY)))
     assert folder.read_summary() == SUMMARY
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"unknown": 1}'])
-def test_a_damaged_one_is_named_with_what_to_do(content: str, tmp_path: Path) -> None:
+def test_a_damaged_summary_is_named(content: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.summary.write_text(content)
-    with pytest.raises(ValueError, match=r"summary\.json cannot be read \(.*remove it, and the run is summed up again\."):
+    with pytest.raises(ValueError, match=r"summary\.json"):
         folder.read_summary()
+
+
+def test_former_names_of_keys_are_read(folder: RunFolder, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(folder, checkpoint, 5)
+    content = asdict(SUMMARY)
+    content["top1_of_test"] = content.pop("test_top1")
+    folder.summary.write_text(json.dumps(content))
+    monkeypatch.setitem(module.RENAMED_KEYS, "top1_of_test", "test_top1")
+    assert folder.read_summary() == SUMMARY
+    require_saved(folder.find_last(), checkpoint, 5)

@@ -1,8 +1,4 @@
-"""Tests of studies/sweeps.py.
-
-The choice of a learning rate: by held-out images alone, and never by those of the test.
-Several seeds: each is the run that it would be alone, in a folder of its own.
-"""
+"""Learning-rate search on held-out images, several seeds, and `train` and `finetune` as functions."""
 
 import os
 import signal
@@ -10,20 +6,25 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.run.test_run import COUNTS, are_equal, interrupt_at, make_recipe, measure, read_weights, write_data
 from vitrine.core.console import VitrineWarning
 from vitrine.core.files import write_json
+from vitrine.data import open_data
+from vitrine.data.open_data import DatasetHandle
+from vitrine.formats.load import load_checkpoint
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run.folder import RunFolder, RunSummary
 from vitrine.run.run import run_recipe
-from vitrine.studies.sweeps import RateChoice, run_seeds, search_learning_rate
+from vitrine.studies.sweeps import LearningRateSearch, finetune, run_seeds, search_learning_rate, train
 from vitrine.training.metrics_log import read_records
 
-RATES = (3.0, 0.01, 10.0)  # the high ones end with the same answer to all images
+RATES = (3.0, 0.01, 10.0)  # with the high ones all images end up in one class
 
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -36,12 +37,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def chosen(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RateChoice]:
+def chosen(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LearningRateSearch]:
     out = tmp_path_factory.mktemp("runs") / "new" / "rates"
     return out, search_learning_rate(recipe, RATES, 0.2, out, "shades")
 
 
-def test_the_rate_that_learns_is_chosen(chosen: tuple[Path, RateChoice]) -> None:
+def test_the_learning_rate_with_the_best_accuracy_is_chosen(chosen: tuple[Path, LearningRateSearch]) -> None:
     out, choice = chosen
     assert choice.interrupted_by is None
     assert choice.best == 0.01
@@ -50,7 +51,7 @@ def test_the_rate_that_learns_is_chosen(chosen: tuple[Path, RateChoice]) -> None
     assert sorted(path.name for path in out.iterdir()) == ["rate-0.01", "rate-10", "rate-3"]
 
 
-def test_it_is_chosen_on_images_kept_out_of_train(chosen: tuple[Path, RateChoice]) -> None:
+def test_a_search_measures_on_held_out_training_images(chosen: tuple[Path, LearningRateSearch]) -> None:
     """Not on those for validation either, though this data has them: the paper chooses on a part of train."""
     for summary in chosen[1].summaries.values():
         assert summary.num_train_images == round(0.8 * COUNTS["train"])
@@ -58,7 +59,7 @@ def test_it_is_chosen_on_images_kept_out_of_train(chosen: tuple[Path, RateChoice
         assert summary.best is not None
 
 
-def test_it_is_evaluated_once_at_the_end(chosen: tuple[Path, RateChoice]) -> None:
+def test_a_search_evaluates_once_at_the_end(chosen: tuple[Path, LearningRateSearch]) -> None:
     out, choice = chosen
     for summary in choice.summaries.values():
         records = read_records(out / f"rate-{summary.learning_rate:g}" / "metrics.jsonl")
@@ -67,39 +68,39 @@ def test_it_is_evaluated_once_at_the_end(chosen: tuple[Path, RateChoice]) -> Non
         assert summary.stopped_early is False
 
 
-def test_the_test_images_are_not_looked_at(chosen: tuple[Path, RateChoice]) -> None:
+def test_a_search_does_not_use_test_images(chosen: tuple[Path, LearningRateSearch]) -> None:
     out, choice = chosen
     for summary in choice.summaries.values():
         assert (summary.test_top1, summary.test_loss, summary.num_test_images) == (None, None, None)
     assert not [record for record in read_records(out / "rate-0.01" / "metrics.jsonl") if "test_top1" in record]
 
 
-def test_a_share_in_the_recipe_is_kept(recipe: Recipe, tmp_path: Path) -> None:
+def test_held_out_images_of_the_recipe_take_precedence(recipe: Recipe, tmp_path: Path) -> None:
     held_out = with_changes(recipe, data={"held_out": 0.4}, total_steps=3)
     choice = search_learning_rate(held_out, (0.01, 0.02), 0.2, tmp_path / "rates", "shades")
     assert {summary.num_train_images for summary in choice.summaries.values()} == {round(0.6 * COUNTS["train"])}
     assert RunFolder(tmp_path / "rates" / "rate-0.01").read_recipe().data.held_out == 0.4
 
 
-def test_of_rates_alike_the_lowest_is_taken(chosen: tuple[Path, RateChoice]) -> None:
+def test_of_equal_learning_rates_the_lowest_is_chosen(chosen: tuple[Path, LearningRateSearch]) -> None:
     some = chosen[1].summaries[RATES[0]]
 
     def choose(accuracies: dict[float, float]) -> float:
-        return RateChoice({rate: replace(some, best=accuracy) for rate, accuracy in accuracies.items()}, True).best
+        return LearningRateSearch({rate: replace(some, best=accuracy) for rate, accuracy in accuracies.items()}, True).best
 
     assert choose({0.1: 0.5, 0.01: 0.5, 0.03: 0.5}) == 0.01
     assert choose({0.1: 0.6, 0.01: 0.5, 0.03: 0.6}) == 0.03
     assert choose({0.1: 0.0, 0.01: 0.0}) == 0.01
 
 
-def test_finished_trials_are_read_and_not_run_again(chosen: tuple[Path, RateChoice], recipe: Recipe) -> None:
+def test_finished_trials_are_only_read(chosen: tuple[Path, LearningRateSearch], recipe: Recipe) -> None:
     out, choice = chosen
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert search_learning_rate(recipe, RATES, 0.2, out, "shades") == choice
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
 
 
-def test_an_interruption_ends_it_without_a_choice(recipe: Recipe, tmp_path: Path) -> None:
+def test_an_interruption_ends_a_search(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         interrupt_at(2, signal.SIGTERM, patch)
         choice = search_learning_rate(recipe, RATES, 0.2, tmp_path / "rates", "shades")
@@ -107,14 +108,14 @@ def test_an_interruption_ends_it_without_a_choice(recipe: Recipe, tmp_path: Path
     assert [path.name for path in (tmp_path / "rates").iterdir()] == ["rate-3"]
 
 
-@pytest.mark.parametrize(("rates", "number"), [((), "no rates"), ((0.1,), "one rate")])
-def test_there_has_to_be_a_choice(rates: tuple[float, ...], number: str, recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"has {number} to choose from: leave --select-rate out"):
+@pytest.mark.parametrize("rates", [(), (0.1,)])
+def test_a_search_needs_at_least_two_learning_rates(rates: tuple[float, ...], recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two"):
         search_learning_rate(recipe, rates, 0.2, tmp_path / "rates", "shades")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_images_to_choose_on_there_is_no_choice(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_search_needs_held_out_images(recipe: Recipe, tmp_path: Path) -> None:
     """As with rules that have one rate and hold nothing out, if rates are given to them and the data has no val."""
     arrays = np.load(recipe.data.source)
     np.savez(tmp_path / "train.npz", allow_pickle=False, **{name: arrays[name] for name in ("x_train", "y_train")})
@@ -124,33 +125,32 @@ def test_without_images_to_choose_on_there_is_no_choice(recipe: Recipe, tmp_path
 
 
 @pytest.mark.parametrize("rates", [(0.01, -0.5), (0.01, float("nan")), (0.01, 0.01)])
-def test_wrong_rates_are_refused_before_anything_is_trained(rates: tuple[float, ...], recipe: Recipe, tmp_path: Path) -> None:
+def test_wrong_learning_rates_are_rejected_before_anything_is_trained(
+    rates: tuple[float, ...], recipe: Recipe, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="rate"):
         search_learning_rate(recipe, rates, 0.2, tmp_path / "rates", "shades")
     assert not (tmp_path / "rates" / "rate-0.01" / "summary.json").exists()
 
 
-def test_a_rate_that_is_too_high_to_train_with_is_not_the_end(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_search_skips_learning_rates_that_diverge(recipe: Recipe, tmp_path: Path) -> None:
     """A grid is there to find out which rates are: the others are still tried, and one of them chosen."""
     wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
-    with pytest.warns(VitrineWarning, match="The rate 1e\\+30 is out of the question: .*not finite at step 2"):
+    with pytest.warns(VitrineWarning, match=r"1e\+30 .*step 2"):
         choice = search_learning_rate(wild, (1e30, 1e-3, 2e-3), 0.2, tmp_path / "rates", "shades")
     assert choice.best in (1e-3, 2e-3)
 
 
-def test_if_all_are_too_high_that_is_said(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_search_fails_if_all_learning_rates_diverge(recipe: Recipe, tmp_path: Path) -> None:
     wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
     with (
-        pytest.warns(VitrineWarning, match="out of the question"),
-        pytest.raises(ValueError, match=r"Every rate of 1e\+30, 1e\+31 is too high: give lower ones by --rates\."),
+        pytest.warns(VitrineWarning, match=r"1e\+3"),
+        pytest.raises(ValueError, match=r"1e\+30, 1e\+31"),
     ):
         search_learning_rate(wild, (1e30, 1e31), 0.2, tmp_path / "rates", "shades")
 
 
 SEEDS = (3, 0)
-
-
-pytestmark_seeds = pytest.mark.usefixtures("short_runs")
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_each_seed_has_its_run(finished: tuple[Path, list[RunSummary]], recipe_s
         assert summary.test_top1 == top1
 
 
-def test_a_seed_is_the_run_that_it_would_be_alone(
+def test_a_seed_gives_the_same_run_as_alone(
     finished: tuple[Path, list[RunSummary]], recipe_seeds: Recipe, tmp_path: Path
 ) -> None:
     alone = run_recipe(replace(recipe_seeds, seed=3), tmp_path / "alone", "alone")
@@ -184,14 +184,14 @@ def test_a_seed_is_the_run_that_it_would_be_alone(
     assert not are_equal(read_weights(out / "seed-3" / "model"), read_weights(out / "seed-0" / "model"))
 
 
-def test_finished_ones_are_read_and_not_run_again(finished: tuple[Path, list[RunSummary]], recipe_seeds: Recipe) -> None:
+def test_finished_seeds_are_only_read(finished: tuple[Path, list[RunSummary]], recipe_seeds: Recipe) -> None:
     out, summaries = finished
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert run_seeds(recipe_seeds, tuple(reversed(SEEDS)), out, "shades") == list(reversed(summaries))
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
 
 
-def test_an_interruption_ends_the_list_and_can_be_resumed(
+def test_interrupted_seeds_can_be_resumed(
     finished: tuple[Path, list[RunSummary]], recipe_seeds: Recipe, tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -205,13 +205,84 @@ def test_an_interruption_ends_the_list_and_can_be_resumed(
     assert are_equal(read_weights(tmp_path / "seeds" / "seed-3" / "model"), read_weights(out / "seed-3" / "model"))
 
 
-def test_a_seed_twice_is_refused_before_anything_is_trained(recipe_seeds: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"seeds=\(1, 2, 1\) has one of them twice"):
+def test_repeated_seeds_are_rejected_before_anything_is_trained(recipe_seeds: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\(1, 2, 1\)"):
         run_seeds(recipe_seeds, (1, 2, 1), tmp_path / "seeds", "shades")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processes_make_all_the_runs(recipe_seeds: Recipe, tmp_path: Path) -> None:
+def test_train_returns_the_runs_and_their_folders(recipe_seeds: Recipe, tmp_path: Path) -> None:
+    result = train(recipe_seeds, tmp_path / "run", total_steps=3, optim={"learning_rate": 0.02})
+    assert result.is_finished
+    assert result.folders == [tmp_path / "run"]
+    assert (result.runs[0].learning_rate, result.runs[0].total_steps) == (0.02, 3)
+    assert (result.folders[0] / "model" / "model.safetensors").is_file()
+    seeds = train(recipe_seeds, tmp_path / "seeds", seeds=(4, 5), total_steps=3)
+    assert [run.seed for run in seeds.runs] == [4, 5]
+    assert all((folder / "model").is_dir() for folder in seeds.folders)
+    assert seeds.folders == [tmp_path / "seeds" / "seed-4", tmp_path / "seeds" / "seed-5"]
+
+
+def test_train_chooses_a_learning_rate_first(recipe_seeds: Recipe, tmp_path: Path) -> None:
+    result = train(recipe_seeds, tmp_path / "run", learning_rates=(3.0, 0.01), total_steps=8)
+    assert result.search is not None
+    assert result.recipe.optim.learning_rate == result.search.best == result.runs[0].learning_rate == 0.01
+    assert result.recipe.data.held_out == 0
+    assert result.folders == [tmp_path / "run" / "chosen"]
+
+
+def test_train_returns_an_interrupted_run(recipe_seeds: Recipe, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(5, signal.SIGTERM, patch)
+        result = train(recipe_seeds, tmp_path / "run")
+    assert (result.is_finished, result.interrupted_by, result.runs[0].steps) == (False, signal.SIGTERM, 5)
+    assert train(recipe_seeds, tmp_path / "run").is_finished
+
+
+@pytest.fixture
+def model(recipe_seeds: Recipe, tmp_path: Path) -> Path:
+    return train(recipe_seeds, tmp_path / "first", total_steps=3).folders[0] / "model"
+
+
+SMALL: dict[str, Any] = {"total_steps": 2, "optim": {"warmup_steps": 0}, "loader": {"batch_size": 8, "num_workers": 0}}
+
+
+def test_finetune_finds_and_opens_the_data_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data was found six times once, and a folder of a million files is listed every time."""
+    drawn = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("dark", "light"):
+            (tmp_path / "images" / split / name).mkdir(parents=True)
+            for index in range(6):
+                pixels = drawn.integers(0, 120, (8, 8), dtype=np.uint8) + (0 if name == "dark" else 120)
+                Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "images" / split / name / f"{index}.png")
+    found: list[str] = []
+    opened: list[str | None] = []
+    find_on_disk = open_data.find_on_disk
+
+    def find_counted(path: Path) -> DatasetHandle:
+        found.append(str(path))
+        handle = find_on_disk(path)
+        return replace(handle, open_split=lambda split: opened.append(split) or handle.open_split(split))
+
+    monkeypatch.setattr(open_data, "find_on_disk", find_counted)
+    result = finetune(model, tmp_path / "images", tmp_path / "run", **SMALL)
+    assert result.is_finished
+    assert found == [str(tmp_path / "images")]
+    assert sorted(opened) == ["test", "train"]
+
+
+def test_finetune_takes_changes_and_names_its_folder(
+    model: Path, recipe_seeds: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = finetune(model, recipe_seeds.data.source, seed=7, **SMALL)
+    assert result.folders == [Path("runs/first-shades.npz-folder")]
+    assert (result.runs[0].seed, result.runs[0].steps, result.runs[0].model) == (7, 2, str(model))
+    assert load_checkpoint(result.folders[0] / "model").class_names == ("0", "1", "2", "3")
+
+
+def test_two_processes_run_all_seeds(recipe_seeds: Recipe, tmp_path: Path) -> None:
     """They can meet once only: the second run must not try again."""
     write_json(tmp_path / "recipe.json", replace(recipe_seeds, total_steps=3).to_json())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
