@@ -3,8 +3,8 @@
     python benchmarks/loader.py [--data FOLDER] [--rounds 15] [--json FILE]
 
 Without --data, generated JPEG files are used; photographs are more realistic. Everything runs in one process with one thread.
-The plain pipeline: open, convert to RGB, resize with a box, float32 / 255, mean and std, transpose. Ours ends with uint8, because
-normalisation is done on the device; a second row adds it on the CPU.
+The plain pipeline: open, convert to RGB, resize with a box, float32 / 255, mean and std, transpose. Ours ends with uint8,
+because normalisation is done on the device; a second row adds it on the CPU.
 """
 
 import tempfile
