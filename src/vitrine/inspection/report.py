@@ -185,7 +185,7 @@ def load_masked_objective(model: str | Path) -> MaskedPatches | None:
 
 
 def draw_masked_section(objective: MaskedPatches, images: Sequence[InspectedImage], out: Path) -> Section:
-    """Draw what masked patch prediction makes of the inspected images."""
+    """Draw masked patch prediction on the inspected images and return the section of the report."""
     pixels = torch.stack([torch.from_numpy(image.model_input).permute(2, 0, 1) for image in images])
     batch = Batch(pixels.to(objective.mean.device), torch.zeros(len(images), dtype=torch.int64), torch.arange(len(images)), 0)
     draw_masked_patches(predict_masked_patches(objective, batch), out / "masked.png")
