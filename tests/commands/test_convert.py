@@ -1,4 +1,4 @@
-"""`vitrine convert` and `vitrine.formats.convert.convert`: what they write, print and reject."""
+"""`vitrine convert`: what it writes, prints and rejects."""
 
 import json
 import os
@@ -15,7 +15,6 @@ from tests.formats.cases import assert_same_weights, forget, load_quietly, make_
 from tests.hub_server import Repository, serve_hub
 from vitrine.cli import main
 from vitrine.formats import convert as converting
-from vitrine.formats.convert import convert
 from vitrine.formats.load import load_checkpoint
 
 
@@ -74,20 +73,6 @@ def test_a_model_survives_every_format(folder: Path, tmp_path: Path) -> None:
         source = target
     assert_same_weights(load_checkpoint(source).model, load_checkpoint(folder).model)
     assert load_checkpoint(source).class_names == load_checkpoint(folder).class_names
-
-
-def test_the_function_takes_a_checkpoint_and_returns_a_result(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(cases.VIT)
-    result = convert(checkpoint, tmp_path / "out", "vitrine", image_size=36, class_names=tuple("abcde"), verify=True, seed=3)
-    assert (result.path, result.format, result.config.image_size) == (tmp_path / "out", "vitrine", (36, 36))
-    assert [(row.reader, row.is_equal) for row in result.comparisons] == [("vitrine", True)]
-    assert result.different_readers == []
-    assert result.num_parameters == sum(p.numel() for p in load_checkpoint(tmp_path / "out").model.parameters())
-    assert load_checkpoint(tmp_path / "out").class_names == tuple("abcde")
-    assert checkpoint.model.config == cases.VIT  # its own model is not changed
-    assert convert(checkpoint, tmp_path / "b", "vitrine").comparisons == ()
-    with pytest.raises(FileExistsError, match="out"):
-        convert(checkpoint, tmp_path / "out", "vitrine")
 
 
 def test_another_size_and_real_images(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
