@@ -104,7 +104,7 @@ def check_batch(images: np.ndarray, draws: np.ndarray, num_draws: int) -> None:
         raise ValueError(f"draws of shape {draws.shape} must be {(len(images), num_draws)}: {num_draws} for each image.")
 
 
-def signed(amount: float, draws: Sequence[float]) -> float:
+def with_random_sign(amount: float, draws: Sequence[float]) -> float:
     """Return the amount, negated in half of the cases."""
     return amount if draws[0] < 0.5 else -amount
 
@@ -114,15 +114,15 @@ def look_up(table: np.ndarray, image: np.ndarray) -> np.ndarray:
     return np.take(table.astype(np.uint8), image)
 
 
-def separate_channels(image: np.ndarray) -> np.ndarray:
+def histogram_indices(image: np.ndarray) -> np.ndarray:
     """Return 256 c + value (H, W * C): indices into a table with 256 entries for each channel c."""
     height, width, num_channels = image.shape
     return image.reshape(height, -1) + np.tile(256 * np.arange(num_channels), width)
 
 
-def count_values(channel_values: np.ndarray, num_channels: int) -> np.ndarray:
+def count_histograms(indices: np.ndarray, num_channels: int) -> np.ndarray:
     """Return the histogram of each channel (C, 256)."""
-    return np.bincount(channel_values.reshape(-1), minlength=256 * num_channels).reshape(num_channels, 256)
+    return np.bincount(indices.reshape(-1), minlength=256 * num_channels).reshape(num_channels, 256)
 
 
 def blend(start: np.ndarray, end: np.ndarray, factor: float) -> np.ndarray:
@@ -137,26 +137,26 @@ def blend(start: np.ndarray, end: np.ndarray, factor: float) -> np.ndarray:
 
 def auto_contrast(image: np.ndarray) -> np.ndarray:
     """Stretch each channel so that its darkest value becomes 0 and its brightest 255."""
-    channel_values = separate_channels(image)
-    present = count_values(channel_values, image.shape[2]) > 0  # (C, 256)
+    indices = histogram_indices(image)
+    present = count_histograms(indices, image.shape[2]) > 0  # (C, 256)
     low = present.argmax(axis=1)[:, None]
     high = 255 - present[:, ::-1].argmax(axis=1)[:, None]
     # In integers, so that the brightest is 255: the original's floats make it 254 for some ranges.
     stretched = (VALUES - low) * 255 // np.maximum(high - low, 1)
     table = np.where(high > low, np.clip(stretched, 0, 255), VALUES)
-    return look_up(table, channel_values).reshape(image.shape)
+    return look_up(table, indices).reshape(image.shape)
 
 
 def equalise(image: np.ndarray) -> np.ndarray:
     """Equalise the histogram of each channel, bit-equal to PIL.ImageOps.equalize, which is three times slower at 32 x 32."""
-    channel_values = separate_channels(image)
-    counts = count_values(channel_values, image.shape[2])  # (C, 256)
+    indices = histogram_indices(image)
+    counts = count_histograms(indices, image.shape[2])  # (C, 256)
     brightest = 255 - (counts[:, ::-1] > 0).argmax(axis=1)[:, None]
     steps = (counts.sum(axis=1, keepdims=True) - np.take_along_axis(counts, brightest, axis=1)) // 255
     below = np.cumsum(counts, axis=1) - counts
     spread = (below + steps // 2) // np.maximum(steps, 1)
     table = np.where(steps > 0, np.minimum(spread, 255), VALUES)
-    return look_up(table, channel_values).reshape(image.shape)
+    return look_up(table, indices).reshape(image.shape)
 
 
 def posterise(image: np.ndarray, level: float) -> np.ndarray:
@@ -167,9 +167,9 @@ def posterise(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def solarise(image: np.ndarray, level: float) -> np.ndarray:
-    """Values from the threshold on are inverted."""
-    # The original's threshold is a byte and overflows: 256, at magnitudes 10 and 20, is 0 and inverts everything, where it
-    # should have inverted nothing; 15 is 128 (big_vision, issue 110).
+    """Invert values from a threshold on."""
+    # The original's threshold is a byte and overflows: 256 and 512, at magnitudes 10 and 20, become 0 and invert everything
+    # instead of nothing; magnitude 15 gives 128 (big_vision, issue 110).
     threshold = int(256 * level) % 256
     return look_up(np.where(threshold > VALUES, VALUES, 255 - VALUES), image)
 
@@ -179,7 +179,8 @@ def solarise_add(image: np.ndarray, level: float) -> np.ndarray:
     return look_up(np.where(VALUES < 128, np.minimum(VALUES + int(110 * level), 255), VALUES), image)
 
 
-def colour(image: np.ndarray, factor: float) -> np.ndarray:
+def adjust_colour(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blend with the grey image; grey images stay as they are."""
     if image.shape[2] == 1:
         return image
     # TensorFlow converts to 0..1 and back, with factors 255 and 255.5, and rounds down.
@@ -244,17 +245,17 @@ OPERATIONS: dict[str, Operation] = {
     "AutoContrast": lambda image, strength, draws: auto_contrast(image),
     "Equalize": lambda image, strength, draws: equalise(image),
     "Invert": lambda image, strength, draws: 255 - image,
-    "Rotate": lambda image, strength, draws: rotate(image, signed(30 * strength.level, draws)),
+    "Rotate": lambda image, strength, draws: rotate(image, with_random_sign(30 * strength.level, draws)),
     "Posterize": lambda image, strength, draws: posterise(image, strength.level),
     "Solarize": lambda image, strength, draws: solarise(image, strength.level),
-    "Color": lambda image, strength, draws: colour(image, strength.factor),
+    "Color": lambda image, strength, draws: adjust_colour(image, strength.factor),
     "Contrast": lambda image, strength, draws: look_up(blend(np.full(256, CONTRAST_GREY), VALUES, strength.factor), image),
     "Brightness": lambda image, strength, draws: look_up(blend(np.zeros(256), VALUES, strength.factor), image),
     "Sharpness": lambda image, strength, draws: sharpen(image, strength.factor),
-    "ShearX": lambda image, strength, draws: affine(image, (1, signed(0.3 * strength.level, draws), 0, 1), (0, 0)),
-    "ShearY": lambda image, strength, draws: affine(image, (1, 0, signed(0.3 * strength.level, draws), 1), (0, 0)),
-    "TranslateX": lambda image, strength, draws: translate(image, 0, signed(strength.translation, draws)),
-    "TranslateY": lambda image, strength, draws: translate(image, signed(strength.translation, draws), 0),
+    "ShearX": lambda image, strength, draws: affine(image, (1, with_random_sign(0.3 * strength.level, draws), 0, 1), (0, 0)),
+    "ShearY": lambda image, strength, draws: affine(image, (1, 0, with_random_sign(0.3 * strength.level, draws), 1), (0, 0)),
+    "TranslateX": lambda image, strength, draws: translate(image, 0, with_random_sign(strength.translation, draws)),
+    "TranslateY": lambda image, strength, draws: translate(image, with_random_sign(strength.translation, draws), 0),
     "Cutout": lambda image, strength, draws: cut_out(image, strength.cutout, draws),
     "SolarizeAdd": lambda image, strength, draws: solarise_add(image, strength.level),
 }
