@@ -94,6 +94,7 @@ class Recipe:
 
 
 def value_to_json(value: Any) -> Any:
+    """Convert a field to what JSON can hold: paths to text, tuples to lists."""
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

@@ -41,7 +41,7 @@ def draw(label: int, drawn: np.random.Generator) -> np.ndarray:
 
 
 def make_images(folder: Path, splits: tuple[str, ...] = ("train", "test"), classes: tuple[str, ...] = CLASSES) -> Path:
-    """Of the checkpoint's own size, so that nothing is resized in evaluation."""
+    """Write images of the checkpoint's size, so that evaluation does not resize them."""
     drawn = np.random.default_rng(0)
     for split in splits:
         for label, name in enumerate(classes):
@@ -74,7 +74,7 @@ def finetune(*words: object) -> None:
 
 @pytest.fixture(scope="module")
 def finished(place: Path) -> dict[str, Path]:
-    """By recipe, the folder of a run of a few steps."""
+    """Folders of short runs by recipe."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         finetune("tiny", "images", *SMALL)
@@ -84,7 +84,7 @@ def finished(place: Path) -> dict[str, Path]:
 
 
 def fail(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The sentence that a mistake costs."""
+    """Return the one-line error of a command."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
         finetune(*words)
@@ -112,7 +112,7 @@ def test_the_result_is_a_checkpoint_for_the_new_classes(finished: dict[str, Path
 
 
 def test_the_reported_accuracy_is_that_of_the_model(finished: dict[str, Path], place: Path) -> None:
-    """Computed here from the files by torch alone."""
+    """It is computed here from the files by torch alone."""
     paths = [(path, label) for label, name in enumerate(CLASSES) for path in sorted((place / "images/test" / name).iterdir())]
     pixels = torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path, _ in paths])
     labels = torch.tensor([label for _, label in paths])
@@ -128,7 +128,7 @@ def test_the_reported_accuracy_is_that_of_the_model(finished: dict[str, Path], p
 
 @pytest.mark.parametrize("name", ["folder", "pets", "hyperrule"])
 def test_the_recipe_is_the_named_one_with_the_given_options(name: str, finished: dict[str, Path]) -> None:
-    """With what was given by hand, and for the data that there is."""
+    """Its rule sees the number of images and classes of the data."""
     transfer = FinetuneTask("tiny", "images", num_images=18, num_classes=3, measure_area=lambda: SIDE * SIDE)
     changes = {
         "total_steps": 2,
@@ -187,7 +187,7 @@ def test_a_recipe_with_one_learning_rate_has_nothing_to_choose(tmp_path: Path, c
 
 
 def test_options_that_only_this_recipe_allows_can_be_given(tmp_path: Path) -> None:
-    """A random crop belongs to BiT's rule; other recipes would refuse its size."""
+    """Only BiT's rule has a random crop, whose size other recipes would reject."""
     words = ("--recipe", "hyperrule", *SMALLER, "--augment.resize", 20, "--out", tmp_path / "run")
     finetune("tiny", "images", *words)
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["augment"]["resize"] == 20
@@ -222,7 +222,7 @@ def test_a_small_folder_without_splits_has_no_test(tmp_path: Path, capsys: pytes
 
 
 def test_a_mistyped_model_can_be_corrected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that never began does not hold its folder."""
+    """A failed start does not claim its folder."""
     assert "tinny" in fail(capsys, "tinny", "images", *SMALL, "--out", tmp_path / "run")
     finetune("tiny", "images", *SMALL, "--out", tmp_path / "run")
     assert (tmp_path / "run" / "model").is_dir()
@@ -285,7 +285,7 @@ def test_images_without_labels_are_rejected(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", ["folder", "pets"])
 def test_images_of_a_single_class_are_rejected(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As by whoever names the folder above the one that was meant."""
+    """This happens if the folder above the intended one is given."""
     images = make_images(tmp_path / "images", splits=("",), classes=("dark",))
     sentence = fail(capsys, "tiny", images, "--recipe", name, *SMALLER, "--out", tmp_path / "run")
     assert "class" in sentence
@@ -319,13 +319,13 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     "words", [(), ("--data.subset", "2/class"), ("--seed", "x"), ("--data.source", "nowhere")], ids=" ".join
 )
 def test_help_shows_the_recipe_s_own_values(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever else was typed before it."""
+    """Other options before --help do not matter."""
     with pytest.raises(SystemExit) as stop:
         finetune("tiny", "images", "--recipe", "pets", *words, "--help")
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert text.startswith("usage: vitrine finetune tiny images")
-    assert re.search(r"--optim.learning-rate FLOAT [^-]*\(default: 0.003\)", text)
+    assert re.search(r"--optim.learning-rate FLOAT .{0,120}?\(default: 0.003\)", text)
     assert "(default: runs/tiny-images-pets)" in text
     assert "(default: 0.001 0.003 0.01 0.03)" in text
 

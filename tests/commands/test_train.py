@@ -53,7 +53,7 @@ SUMMARY = RunSummary(
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a run of a dozen steps."""
+    """The recipe.json of a run of a dozen steps."""
     folder = tmp_path_factory.mktemp("recipe")
     path = folder / "shades" / "recipe.json"
     path.parent.mkdir()
@@ -66,14 +66,14 @@ def train(*arguments: object) -> None:
 
 
 def end(*arguments: object) -> object:
-    """The status of a command that does not come to its end."""
+    """Return the exit status of a command that fails or is interrupted."""
     with pytest.raises(SystemExit) as stop:
         train(*arguments)
     return stop.value.code
 
 
 def fail(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The sentence that a mistake costs, before anything was trained."""
+    """Return the one-line error of a command."""
     capsys.readouterr()
     assert end(*arguments) == 2
     output = capsys.readouterr()
@@ -85,7 +85,7 @@ def fail(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of that run, finished."""
+    """Folder of that run, finished."""
     out = tmp_path_factory.mktemp("whole") / "run"
     train(recipe, "--out", out)
     return out
@@ -289,7 +289,7 @@ pytestmark = pytest.mark.usefixtures("short_runs")
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `vitrine train digits` leaves in the working folder."""
+    """Folder of a run of `vitrine train digits` in its default place."""
     folder = tmp_path_factory.mktemp("work")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -339,7 +339,7 @@ def test_another_recipe_in_the_same_folder_is_rejected(digits: Path, capsys: pyt
 
 
 def test_missing_data_can_be_given_afterwards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that never began does not hold its folder, which is the recipe's usual one."""
+    """A failed start does not claim the recipe's default folder."""
     for name in ("dark", "light"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for index in range(4):
@@ -356,7 +356,7 @@ def test_missing_data_can_be_given_afterwards(tmp_path: Path, capsys: pytest.Cap
 def test_epochs_replace_the_steps_of_a_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Either they count, or it is said that they do not."""
+    """They must not be ignored silently."""
     lengths: list[object] = []
 
     def stop_at_once(*arguments: object, **options: object) -> None:
@@ -385,7 +385,7 @@ def test_help_shows_the_recipe_s_own_values(capsys: pytest.CaptureFixture[str]) 
     assert end("jft-vit-b16", "--help") == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert text.startswith("usage: vitrine train jft-vit-b16")
-    assert re.search(r"--optim.learning-rate FLOAT [^-]*\(default: 0.0008\)", text)
+    assert re.search(r"--optim.learning-rate FLOAT .{0,120}?\(default: 0.0008\)", text)
     assert "(default: ViT-B/16)" in text
     assert "(default: runs/jft-vit-b16)" in text
     assert "(default: 8e-05 0.00024 0.0008 0.0024)" in text
@@ -483,7 +483,7 @@ def test_help_of_a_recipe_in_a_file_needs_no_torch(digits: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_as_a_separate_program(digits: Path, tmp_path: Path) -> None:
-    """Results on standard output, which may go into a file; the course of the run on standard error."""
+    """Results go to standard output, progress to standard error."""
     words = ["train", str(digits / "recipe.json"), "--out", "run"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(

@@ -81,14 +81,14 @@ def test_every_finetune_recipe_is_documented(recipe_name: str) -> None:
 
 def test_a_summary_is_two_lines_of_the_docstring() -> None:
     def recipe() -> Recipe:
-        """A network on data for 3 epochs.
+        """A model on data for 3 epochs.
 
         Expect 90 % accuracy.
         Cost: nothing.
         """
         return Recipe(epochs=3)
 
-    assert summarise_recipe(recipe) == ("A network on data for 3 epochs.", "90 % accuracy.")
+    assert summarise_recipe(recipe) == ("A model on data for 3 epochs.", "90 % accuracy.")
 
 
 def test_names_are_found() -> None:

@@ -53,7 +53,7 @@ COUNTS = {"train": 30, "val": 9, "test": 7}
 
 
 def write_arrays(path: Path, splits: tuple[str, ...] = ("train", "val", "test"), **more: np.ndarray) -> str:
-    """Grey images of 8 x 8, of three classes in turn, none like another."""
+    """Write random grey images of 8 x 8 pixels, of three classes in turn."""
     arrays: dict[str, np.ndarray] = {}
     for place, split in enumerate(splits):
         drawn = np.random.default_rng(place)
@@ -116,7 +116,7 @@ def test_data_without_splits_is_all_trained_on(tmp_path: Path) -> None:
 
 
 def test_without_a_test_split_val_is_the_test_unless_it_chose_the_weights(tmp_path: Path) -> None:
-    """As in ImageNet, whose test labels nobody has."""
+    """ImageNet is such a case: its test labels are not public."""
     source = write_arrays(tmp_path / "made.npz", ("train", "val"))
     without_test = open_run_data(make(source))
     assert len(names(without_test.val)) == 9
@@ -139,7 +139,7 @@ def test_test_images_are_not_opened_if_the_recipe_says_so(arrays: str) -> None:
 def test_the_training_split_is_neither_validated_nor_tested_on(
     split: str, val: int | None, test: int | None, arrays: str
 ) -> None:
-    """However the split is spelled."""
+    """Any spelling of the split counts."""
     data = open_run_data(make(arrays, split=split))
     assert [None if source is None else len(source) for source in (data.val, data.test)] == [val, test]
 
@@ -198,7 +198,7 @@ def test_all_splits_must_have_the_same_classes(split: str, names_there: tuple[st
 
 @pytest.mark.parametrize("patience", [0, 2])
 def test_patience_needs_validation_images(patience: int, tmp_path: Path) -> None:
-    """It would be ignored otherwise: the run would go to its end, and take its last weights for the best."""
+    """Otherwise patience would be ignored silently."""
     recipe = make(write_arrays(tmp_path / "made.npz", ("train", "test")), EvaluationConfig(patience=patience))
     with pytest.raises(ValueError, match=r"evaluation\.patience.*data\.held_out"):
         open_run_data(recipe)
@@ -240,7 +240,7 @@ def test_an_evaluation_skips_bad_images_if_training_does(tmp_path: Path) -> None
 
 
 def test_vtab_s_thousand_images_are_not_validated_on(tmp_path: Path) -> None:
-    """Its 200 for validation are among them."""
+    """They include its 200 validation images."""
     source = f"vtab:photos:{write_arrays(tmp_path / 'made.npz', ('train', 'test'))}"
     whole = open_run_data(make(source, split="train800val200"))
     assert (len(whole.train), whole.val, len(names(whole.test))) == (30, None, 7)
@@ -267,7 +267,7 @@ TINY: dict[str, Any] = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 
 
 @pytest.fixture(autouse=True)
 def generator() -> Iterator[None]:
-    """A start seeds everyone's generator; other tests are to find theirs."""
+    """Restore torch's generator, which initial models seed."""
     with torch.random.fork_rng():
         yield
 
@@ -290,7 +290,7 @@ def from_checkpoint(path: Path, **settings: Any) -> Recipe:
 
 
 def save(config: ModelConfig, path: Path) -> Checkpoint:
-    """Of random weights, a head of five classes among them."""
+    """Save a checkpoint of random weights with five classes."""
     checkpoint = cases.make_checkpoint(config)
     save_checkpoint(checkpoint, path)
     return checkpoint
@@ -446,7 +446,7 @@ def make_source(num_images: int, size: tuple[int, int], labels: Labels | None = 
 
 
 def start_from(config: ModelConfig, path: Path, head_init: HeadInit = "ridge") -> tuple[Recipe, Checkpoint]:
-    """Its preprocessing resizes nothing, so that the test can do without it."""
+    """Return a recipe and its initial model, whose preprocessing does not resize."""
     save(config, path)
     recipe = make_start(ModelSettings(checkpoint=str(path)), head_init=head_init)
     start = build_initial_model(recipe, CLASSES)
@@ -454,7 +454,7 @@ def start_from(config: ModelConfig, path: Path, head_init: HeadInit = "ridge") -
 
 
 def solve_by_sklearn(features: np.ndarray, labels: np.ndarray, queries: np.ndarray, l2: float) -> np.ndarray:
-    """Features with mean 0 and std 1, and a constant one of 100 in place of an intercept; targets -1 and 1."""
+    """Solve ridge regression on standardised features, with a constant feature of 100 as intercept and targets -1 and 1."""
     mean, std = features.mean(axis=0), features.std(axis=0) + 1e-5
     design, asked = ((each - mean) / std for each in (features, queries))
     targets = 2.0 * (labels[:, None] == np.arange(3)) - 1
@@ -467,7 +467,7 @@ def solve_by_sklearn(features: np.ndarray, labels: np.ndarray, queries: np.ndarr
     "config", [cases.VIT, ResNetConfig(stages=(1, 1), width_factor=0.25, num_classes=5, image_size=(32, 32))]
 )
 def test_the_ridge_head_equals_scikit_learn(config: ModelConfig, tmp_path: Path) -> None:
-    """For one of the penalties, and with scores that are scaled by a factor, both of which are chosen to suit a softmax."""
+    """It does for one of the penalties, up to a factor; both are chosen to suit a softmax."""
     recipe, start = start_from(config, tmp_path / "saved")
     source = make_source(50, config.image_size)
     set_fitted_head(start, source, recipe, CPU)
@@ -514,7 +514,7 @@ def test_fitting_a_head_changes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_the_ridge_head_is_not_fitted_to_dropout(tmp_path: Path) -> None:
-    """Features are those of evaluation, so a rate that wipes most of them out changes nothing."""
+    """Features are computed in evaluation mode, so even a dropout rate of 0.9 changes nothing."""
     save(cases.VIT, tmp_path / "saved")
     source, heads = make_source(20, (24, 24)), []
     for rate in (0.0, 0.9):

@@ -28,7 +28,7 @@ BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class GpuRank(Runtime):
-    """One of several ranks on GPUs, whose others request nothing."""
+    """One of several ranks on GPUs; the others request nothing."""
 
     def any_rank(self, flags: Sequence[bool]) -> list[bool]:
         return list(flags)
@@ -351,7 +351,7 @@ def test_ctrl_c_after_any_signal_ends_at_once(first: int) -> None:
 
 
 def test_repeated_sigterm_still_saves() -> None:
-    """Schedulers repeat it; the step under way is still to be finished and saved."""
+    """Schedulers repeat the signal; the current step is still finished and saved."""
     with stop_on_signals() as stop:
         for _ in range(3):
             signal.raise_signal(signal.SIGTERM)

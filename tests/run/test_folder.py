@@ -67,7 +67,7 @@ def list_steps(folder: RunFolder) -> list[str]:
 
 
 def require_saved(saved: ResumePoint | None, checkpoint: Checkpoint, step: int) -> None:
-    """All of it is what was saved at the step."""
+    """Check that a loaded checkpoint is the one saved at the step."""
     assert saved is not None
     assert saved.progress == make_progress(step)
     training = make_training(step)
@@ -100,7 +100,7 @@ def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
     "left", [["checkpoints"], [".recipe.json.vitrine-partial"], ["checkpoints", ".recipe.json.vitrine-partial"]]
 )
 def test_a_run_killed_at_its_start_can_start_again(left: list[str], tmp_path: Path) -> None:
-    """All that a killed process leaves before recipe.json has its name."""
+    """These are the files of a process that was killed before recipe.json was complete."""
     for name in left:
         if name == "checkpoints":
             (tmp_path / name).mkdir()
@@ -170,7 +170,7 @@ def test_a_folder_with_other_files_is_left_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_another_recipe_json_is_left_unchanged(folder: RunFolder, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """A cook's, and ours beside a model that came out of a run: neither is a run that has not saved anything yet."""
+    """Neither a foreign recipe.json nor the folder of a trained model is a run that has saved nothing yet."""
     cake = tmp_path / "cake"
     cake.mkdir()
     (cake / "recipe.json").write_text('{"flour": 500}')
@@ -185,7 +185,7 @@ def test_a_folder_with_another_recipe_json_is_left_unchanged(folder: RunFolder, 
 
 @pytest.mark.parametrize("kind", ["below a file", "in /proc"])
 def test_a_folder_that_cannot_be_created_is_named(kind: str, tmp_path: Path) -> None:
-    """Not the number and the words that the system has for it: the place, and what to do."""
+    """The message names the folder, instead of the system's error number."""
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "run" if kind == "below a file" else Path("/proc/run")
     with pytest.raises(OSError, match=r"^(?!\[Errno).*run.*(choose|give|--out)"):
@@ -241,7 +241,7 @@ def empty(path: Path) -> None:
 
 
 def zero(path: Path) -> None:
-    """What some file systems have in place of data that never reached the disk."""
+    """Overwrite a file with zeros, as some file systems do with data that never reached the disk."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_byte_is_noticed_or_has_no_effect(name: str, folder: RunFolder, checkpoint: Checkpoint) -> None:
-    """Either it is noticed, and the one before is taken, or it did not matter."""
+    """If the damage is noticed, the checkpoint before is loaded."""
     save(folder, checkpoint, 5, 10)
     path = folder.checkpoints / "step-00000010" / name
     whole, drawn = path.read_bytes(), random.Random(name)
@@ -297,7 +297,7 @@ def test_a_flipped_byte_is_noticed_or_has_no_effect(name: str, folder: RunFolder
 
 
 def find_quietly(folder: RunFolder) -> tuple[ResumePoint | None, bool]:
-    """The last checkpoint, and whether another one was said to be damaged."""
+    """Return the last checkpoint, and whether a warning named a damaged one."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         saved = folder.find_last()
@@ -322,7 +322,7 @@ def test_a_training_state_of_another_format_is_rejected(folder: RunFolder, check
 
 
 def test_a_damaged_checkpoint_is_overwritten(folder: RunFolder, checkpoint: Checkpoint) -> None:
-    """By the run that went on from the one before and came to the same step."""
+    """A run resumes from the checkpoint before it and reaches the same step."""
     save(folder, checkpoint, 5, 10)
     truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
     save(folder, checkpoint, 10)
@@ -334,7 +334,7 @@ def test_a_damaged_checkpoint_is_overwritten(folder: RunFolder, checkpoint: Chec
 def test_a_damaged_checkpoint_does_not_displace_an_intact_one(
     keep_last: int, folder: RunFolder, checkpoint: Checkpoint
 ) -> None:
-    """The run went on from the one before and, saving by the clock, at other steps: what is newest by its number is damaged."""
+    """A run that resumes from the one before and saves by the clock saves at other steps, before the damaged one."""
     save(folder, checkpoint, 5, 10)
     truncate(folder.checkpoints / "step-00000010" / "model.safetensors")
     save(folder, checkpoint, 7, 8, keep_last=keep_last)
@@ -354,7 +354,7 @@ def test_a_user_s_copy_is_neither_loaded_nor_removed(name: str, folder: RunFolde
 
 
 def test_partial_checkpoints_are_removed_by_the_next_save(folder: RunFolder, checkpoint: Checkpoint) -> None:
-    """Or every kill would cost the disk a checkpoint, which is gigabytes of a large model."""
+    """Otherwise every kill would leave gigabytes of a large model on disk."""
     save(folder, checkpoint, 5)
     for name in (".step-00000006.vitrine-partial", ".step-00000004.vitrine-old"):
         shutil.copytree(folder.checkpoints / "step-00000005", folder.checkpoints / name)

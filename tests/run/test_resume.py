@@ -59,7 +59,7 @@ def prepared() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes as long as all the rest of such a run."""
+    """Skip the figure, which takes as long as the rest of such a run."""
     monkeypatch.setattr(module, "plot_curves", lambda *arguments: None)
 
 
@@ -69,7 +69,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(recipe: Recipe, out: Path, kill_at: int | str | None = None, environment: dict[str, str] | None = None) -> None:
-    """In a child: the run, which kills itself at an operation on its files, if so wished; else it leaves their number."""
+    """In a child process: run a recipe, and kill the process at an operation on its files or count them."""
     os.environ.update(environment or {})
     setattr(module, "plot_curves", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
     count = count_operations(out, kill_at)
@@ -80,7 +80,7 @@ def train(recipe: Recipe, out: Path, kill_at: int | str | None = None, environme
 
 
 def count_operations(out: Path, kill_at: int | str | None) -> list[int]:
-    """Python tells of every file that is opened, renamed, made or removed just before it is done."""
+    """Count operations on files below `out` by an audit hook, which Python calls just before each."""
     count = [0]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -95,7 +95,7 @@ def count_operations(out: Path, kill_at: int | str | None) -> list[int]:
 
 
 def hold_for_signal() -> None:
-    """In a child: let the run wait in a step until the signal has come, however late."""
+    """In a child process: let the run wait in a step until the signal has come."""
     find_due = Callbacks.find_due
 
     def find_due_signalled(callbacks: Callbacks, step: int) -> set[Any]:
@@ -107,7 +107,7 @@ def hold_for_signal() -> None:
 
 
 def command(arguments: Sequence[str], errors: Path, environment: dict[str, str] | None = None, is_held: bool = False) -> None:
-    """In a child: `vitrine` in a group of its own, as a shell starts it."""
+    """In a child process: run the command in a process group of its own, as a shell does."""
     if is_held:
         hold_for_signal()
     os.environ.update(environment or {})
@@ -122,7 +122,7 @@ def command(arguments: Sequence[str], errors: Path, environment: dict[str, str] 
 
 
 def begin(method: str, target: Callable[..., None], *arguments: Any) -> None:
-    """In a child: processes of its own are started as any program of this Python starts them, not as it was started."""
+    """In a child process: start further processes by Python's default method."""
     multiprocessing.set_start_method(method, force=True)
     target(*arguments)
 
@@ -162,7 +162,7 @@ def strip(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def require_same_run(one: Path, other: Path) -> None:
-    """Weights to the byte, every record once and the same, and the summary but for the time."""
+    """Check that two runs have equal weights, metrics and summaries, apart from times."""
     for name in ("model", "best"):
         assert (one / name).is_dir() == (other / name).is_dir()
         if (one / name).is_dir():
@@ -193,13 +193,13 @@ def list_leftovers(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def steadily_saved(source: str) -> Recipe:
-    """Saved at every step: most of its time goes into checkpoints, so that most kills find it there."""
+    """A recipe that saves at every step, so that most kills come while it saves."""
     return make_recipe(source, total_steps=6, polyak_factor=0.7, saving=SavingConfig(every_steps=1))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(steadily_saved: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, float]:
-    """The run to compare with, the number of operations on its files, and its seconds."""
+    """Folder of an undisturbed run, its number of file operations and its seconds."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     assert finish(start(time.sleep, 0.0)) == 0  # the server is there from now on
     process, start_s = start(train, steadily_saved, out), time.monotonic()
@@ -208,7 +208,7 @@ def undisturbed(steadily_saved: Recipe, tmp_path_factory: pytest.TempPathFactory
 
 
 def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[Moment]) -> int:
-    """Kills each attempt at its moment, and lets the last come to its end; says how many kills came in time."""
+    """Kill an attempt at each moment, let the last one finish, and return how many kills came in time."""
     num_killed = 0
     for moment in moments:
         process = start(train, recipe, out, None if isinstance(moment, float) else moment)
@@ -225,7 +225,7 @@ def kill_and_resume(recipe: Recipe, out: Path, moments: Sequence[Moment]) -> int
 def test_a_run_killed_several_times_gives_the_same_result(
     steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
 ) -> None:
-    """With half a checkpoint written, at two moments that are drawn, and with a whole one that has not got its name yet."""
+    """Killed within a checkpoint, at two random moments, and before a complete checkpoint gets its name."""
     whole, num_operations, seconds = undisturbed
     drawn = random.Random(20)
     moments = (
@@ -242,13 +242,13 @@ def test_a_run_killed_several_times_gives_the_same_result(
 def test_a_run_killed_at_its_start_starts_again(
     steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
 ) -> None:
-    """Each of the first operations is of the folder, of recipe.json and of metrics.jsonl, which are there or not or half."""
+    """The first operations create the folder, recipe.json and metrics.jsonl."""
     assert kill_and_resume(steadily_saved, tmp_path / "run", range(1, 7)) == 6
     require_same_run(tmp_path / "run", undisturbed[0])
 
 
 def test_a_run_killed_at_its_end_finishes(steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path) -> None:
-    """All steps are done, and the model or the summary are not written, or half; resumed it needs fewer operations."""
+    """All steps are done, but the model or the summary is missing or incomplete."""
     whole, num_operations, _ = undisturbed
     assert kill_and_resume(steadily_saved, tmp_path / "run", (num_operations - 12, 9, 5)) == 3
     require_same_run(tmp_path / "run", whole)
@@ -259,7 +259,7 @@ def test_a_run_killed_at_its_end_finishes(steadily_saved: Recipe, undisturbed: t
 def test_a_run_killed_fifty_times_gives_the_same_result(
     seed: int, steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
 ) -> None:
-    """Ten runs of five kills each; an attempt that was finished before its moment came is followed by another run's."""
+    """Each of ten seeds kills runs five times; kills that come too late do not count."""
     whole, num_operations, seconds = undisturbed
     drawn, num_killed = random.Random(seed), 0
     for attempt in range(100):
@@ -316,7 +316,7 @@ def test_a_run_interrupted_at_every_step_gives_the_same_result(source: str, tmp_
 
 @pytest.mark.parametrize("interrupted_at", [3, 7])
 def test_early_stopping_with_averaged_weights_resumes(interrupted_at: int, source: str, tmp_path: Path) -> None:
-    """Interrupted before its best, and between the evaluations that are worse."""
+    """The run is interrupted before its best evaluation, and between worse ones."""
     recipe = make_recipe(
         source,
         optim=OptimConfig(learning_rate=0.5, warmup_steps=4, decay="constant", max_grad_norm=None),
@@ -391,7 +391,7 @@ def test_resuming_with_another_recipe_is_an_error(source: str, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def interrupted(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Path]:
-    """A run left in peace, and the same one with checkpoints of steps 6 and 7."""
+    """An undisturbed run, and the same one interrupted with checkpoints of steps 6 and 7."""
     folder = tmp_path_factory.mktemp("damaged")
     recipe = make_recipe(source, polyak_factor=0.7, saving=SavingConfig(every_steps=3))
     with pytest.MonkeyPatch.context() as patched:
@@ -438,7 +438,7 @@ def test_a_run_with_only_damaged_checkpoints_is_an_error(interrupted: tuple[Reci
 
 @pytest.fixture(scope="module")
 def long_run(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Path]:
-    """Long enough to be interrupted from outside; its recipe in a file, and what it comes to."""
+    """A recipe of many steps, its file, and the folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("long")
     recipe = make_recipe(source, total_steps=80, loader={"num_workers": 1}, evaluation=EvaluationConfig(num_times=0))
     (folder / "recipe.json").write_text(json.dumps(recipe.to_json()))
@@ -450,7 +450,7 @@ def long_run(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rec
 def test_a_signal_to_the_process_group_saves_and_says_how_to_resume(
     number: int, long_run: tuple[Recipe, Path, Path], tmp_path: Path
 ) -> None:
-    """As Ctrl-C in a terminal, `timeout` and schedulers send it: to the processes that read images as well."""
+    """Ctrl-C in a terminal, `timeout` and schedulers signal the whole group, including loader processes."""
     _, recipe_file, whole = long_run
     words = ["train", str(recipe_file), "--out", str(tmp_path / "run")]
     process = start(command, words, tmp_path / "errors", None, True)
@@ -483,7 +483,7 @@ def test_the_command_rejects_another_recipe(long_run: tuple[Recipe, Path, Path],
 
 
 def run_two(recipe: Recipe, out: Path, target: Callable[..., None] = train) -> list[int]:
-    """The exit code of each of the two."""
+    """Run a recipe with two processes and return their exit codes."""
     with open_rendezvous(2) as environments:
         return finish_all([start(target, recipe, out, None, each) for each in environments])
 
@@ -525,7 +525,7 @@ def test_two_killed_processes_resume_as_two_or_as_one(sharding: Any, source: str
 
 
 def train_on_a_slow_disk(recipe: Recipe, out: Path, kill_at: int | str | None, environment: dict[str, str]) -> None:
-    """In a child: whatever the main process writes takes its time, in which the others could get ahead of it."""
+    """In a child process: run a recipe on a slow disk, so that other ranks could get ahead of rank 0."""
     synced = os.fsync
 
     def sync_slowly(descriptor: int) -> None:
@@ -552,7 +552,7 @@ def test_all_ranks_test_the_best_weights_and_not_the_second_best(source: str, tm
 def test_two_processes_stopped_by_sigterm_resume_as_one(
     by_torchrun: bool, long_run: tuple[Recipe, Path, Path], tmp_path: Path
 ) -> None:
-    """torchrun sends the signal on to the whole group of each of its processes."""
+    """torchrun passes the signal on to the process group of each rank."""
     recipe, recipe_file, _ = long_run
     words = ["train", str(recipe_file), "--out", str(tmp_path / "run")]
     stop = stop_torchrun if by_torchrun else stop_ranks
@@ -588,7 +588,7 @@ main(sys.argv[1:])
 
 
 def stop_torchrun(words: list[str], metrics: Path, folder: Path) -> str:
-    """Each process writes to a file of its own, as does torchrun."""
+    """Start torchrun, terminate it, and return everything that was printed; each process has its own log."""
     (folder / "held.py").write_text(HELD)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launch = [*launcher, "--redirects", "3", "--log-dir", str(folder / "logs"), str(folder / "held.py"), *words]

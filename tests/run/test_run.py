@@ -50,7 +50,7 @@ CONFIG = ViTConfig(
 
 
 def write_data(path: Path) -> str:
-    """Noise the brighter the higher its class, of four: some of it is learned in a dozen steps."""
+    """Write noise whose brightness depends on its class; a dozen steps learn some of it."""
     arrays: dict[str, np.ndarray] = {}
     for place, (split, count) in enumerate(COUNTS.items()):
         drawn = np.random.default_rng(place)
@@ -62,7 +62,7 @@ def write_data(path: Path) -> str:
 
 
 def make_recipe(source: str, **changes: Any) -> Recipe:
-    """Batches do not divide the epoch, and dropout draws numbers: whatever a resumed run could get wrong is in it."""
+    """Build a recipe with everything that a resumed run could get wrong: batches across epochs, dropout, augmentation."""
     recipe = Recipe(
         model=ModelSettings(
             name="ViT-Ti/16",
@@ -110,14 +110,14 @@ def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module", autouse=True)
 def generator() -> Iterator[None]:
-    """Runs seed everyone's generator; other tests are to find theirs."""
+    """Restore torch's generator, which runs seed."""
     with torch.random.fork_rng():
         yield
 
 
 @pytest.fixture
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes as long as all the rest of such a run."""
+    """Skip the figure, which takes as long as the rest of such a run."""
     monkeypatch.setattr(module, "plot_curves", lambda *arguments: None)
 
 
@@ -128,21 +128,21 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def finished(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, RunFolder, Any]:
-    """A run with averaged weights, whose folder the tests read."""
+    """Recipe, folder and summary of a finished run with averaged weights."""
     out = tmp_path_factory.mktemp("runs") / "finished"
     recipe = make_recipe(source, polyak_factor=0.7, saving=SavingConfig(every_steps=5))
     return recipe, RunFolder(out), run_recipe(recipe, out, "shades")
 
 
 def read_split(source: str, split: str) -> tuple[Tensor, Tensor]:
-    """Images as the paper's code normalises them, values in -1 to 1, and labels."""
+    """Return images normalised to -1..1, as in the paper's code, and their labels."""
     arrays = np.load(source)
     pixels = torch.from_numpy(arrays[f"x_{split}"]).float()[:, None]
     return pixels / 255 * 2 - 1, torch.from_numpy(arrays[f"y_{split}"])
 
 
 def measure(folder: Path, source: str, split: str) -> tuple[float, float, float]:
-    """Top-1, top-5 and loss, by torch alone."""
+    """Return top-1, top-5 and loss, computed by torch alone."""
     images, labels = read_split(source, split)
     with torch.no_grad():
         logits = load_checkpoint(folder).model(images)
@@ -368,7 +368,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(report_every: int,
 
 
 def run_poisoned(recipe: Recipe, out: Path) -> None:
-    """The loss of the fifth step is not a number, as if an image of it had been none."""
+    """Run a recipe with a loss that is not a number at the fifth step."""
     forward = Supervised.forward
 
     def poisoned(objective: Any, batch: Any) -> Any:
@@ -389,7 +389,7 @@ def test_divergence_before_the_first_checkpoint(source: str, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("no_curves")
 def test_a_run_resumes_after_a_full_disk(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After room was made the run goes on and comes to what it would have come to."""
+    """The resumed run gives the same weights as an undisturbed one."""
     recipe = make_recipe(source, saving=SavingConfig(every_steps=4), evaluation=EvaluationConfig(num_times=0))
     run_recipe(recipe, tmp_path / "whole")
     synced = os.fsync

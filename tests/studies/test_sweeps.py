@@ -52,7 +52,7 @@ def test_the_learning_rate_with_the_best_accuracy_is_chosen(chosen: tuple[Path, 
 
 
 def test_a_search_measures_on_held_out_training_images(chosen: tuple[Path, LearningRateSearch]) -> None:
-    """Not on those for validation either, though this data has them: the paper chooses on a part of train."""
+    """The validation split is not used either: the paper chooses on a part of train."""
     for summary in chosen[1].summaries.values():
         assert summary.num_train_images == round(0.8 * COUNTS["train"])
         assert summary.watched_on == "held_out"
@@ -116,7 +116,7 @@ def test_a_search_needs_at_least_two_learning_rates(rates: tuple[float, ...], re
 
 
 def test_a_search_needs_held_out_images(recipe: Recipe, tmp_path: Path) -> None:
-    """As with rules that have one rate and hold nothing out, if rates are given to them and the data has no val."""
+    """Some recipes hold nothing out by default."""
     arrays = np.load(recipe.data.source)
     np.savez(tmp_path / "train.npz", allow_pickle=False, **{name: arrays[name] for name in ("x_train", "y_train")})
     undivided = with_changes(recipe, data={"source": str(tmp_path / "train.npz")}, total_steps=3)
@@ -134,7 +134,7 @@ def test_wrong_learning_rates_are_rejected_before_anything_is_trained(
 
 
 def test_a_search_skips_learning_rates_that_diverge(recipe: Recipe, tmp_path: Path) -> None:
-    """A grid is there to find out which rates are: the others are still tried, and one of them chosen."""
+    """The other learning rates are still tried, and one of them is chosen."""
     wild = with_changes(recipe, optim={"max_grad_norm": None, "warmup_steps": 0}, total_steps=4)
     with pytest.warns(VitrineWarning, match=r"1e\+30 .*step 2"):
         choice = search_learning_rate(wild, (1e30, 1e-3, 2e-3), 0.2, tmp_path / "rates", "shades")
@@ -248,7 +248,7 @@ SMALL: dict[str, Any] = {"total_steps": 2, "optim": {"warmup_steps": 0}, "loader
 
 
 def test_finetune_finds_and_opens_the_data_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data was found six times once, and a folder of a million files is listed every time."""
+    """Each time a folder of a million files would be listed again."""
     drawn = np.random.default_rng(0)
     for split in ("train", "test"):
         for name in ("dark", "light"):
@@ -283,7 +283,7 @@ def test_finetune_takes_changes_and_names_its_folder(
 
 
 def test_two_processes_run_all_seeds(recipe_seeds: Recipe, tmp_path: Path) -> None:
-    """They can meet once only: the second run must not try again."""
+    """The process group is initialised once for all runs."""
     write_json(tmp_path / "recipe.json", replace(recipe_seeds, total_steps=3).to_json())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "vitrine", "train", "recipe.json", "--out", "runs", "--seeds", "0", "1"]

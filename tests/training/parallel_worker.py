@@ -142,7 +142,7 @@ class Running:
         return [record["loss"] for record in callback.records]
 
     def gather(self) -> tuple[Tensors, Tensors]:
-        """Copies, because on one process these are the weights themselves."""
+        """Return copies of the gathered state; on one process the tensors are the weights themselves."""
         model, training = gather_model(self.state), gather_training(self.state)
         return {name: value.clone() for name, value in model.items()}, {name: value.clone() for name, value in training.items()}
 
@@ -151,7 +151,7 @@ class Running:
         self.state.step = step
 
     def read_test_images(self) -> Iterator[Batch]:
-        """As many as two processes cannot share evenly: one has none of the last batch."""
+        """Read an odd number of images: with two ranks, one has none of the last batch."""
         loader = Loader(
             build_source(2 * BATCH_SIZE + 1, self.preprocessing.crop[0]),
             EvalTransform(self.preprocessing),
@@ -163,7 +163,7 @@ class Running:
         return loader.read_epoch()
 
     def evaluate(self) -> list[float]:
-        """Counts of hits, and a sum over features."""
+        """Return counts of hits and a sum over features."""
         with self.parallel.evaluating():
             counts = count_hits(self.objective.logits, self.read_test_images(), self.runtime.device)
             with torch.no_grad():
@@ -172,7 +172,7 @@ class Running:
 
 
 class Poisoned(Supervised):
-    """The loss of one process alone is not finite at one step; the gradients carry it to the others."""
+    """An objective whose loss is not finite on one rank at one step; gradients carry it to the others."""
 
     is_bad_here = False
 
@@ -192,7 +192,7 @@ def run_short(runtime: Runtime, case: Case) -> list[float]:
 
 
 def run_halves(runtime: Runtime, case: Case, out: Path) -> dict[str, Any]:
-    """A run in one go, and one that is saved in the middle and goes on in fresh objects."""
+    """Compare an uninterrupted run with one that is saved halfway and restored into new objects."""
     whole = Running(runtime, case)
     whole.train(HALF)
     save(runtime, out / f"{case.sharding} half", *whole.gather())
@@ -208,14 +208,14 @@ def run_halves(runtime: Runtime, case: Case, out: Path) -> dict[str, Any]:
 
 
 def run_from_one(runtime: Runtime, case: Case, out: Path) -> list[float]:
-    """The next steps of a run that one process began."""
+    """Resume a run that one process started, and return its losses."""
     running = Running(runtime, case)
     running.restore(HALF, *load(runtime, out / "one half"))
     return running.train(BEYOND)
 
 
 def run_evaluated(runtime: Runtime, case: Case) -> dict[str, Any]:
-    """A run with evaluations, with and without the averaged weights, between its steps."""
+    """Evaluate between the steps of a run, with and without averaged weights."""
     running, undisturbed = Running(runtime, case), Running(runtime, case)
     counts = [running.evaluate()]
     losses = running.train(2)
@@ -229,7 +229,7 @@ def run_evaluated(runtime: Runtime, case: Case) -> dict[str, Any]:
 
 
 def run_poisoned(runtime: Runtime, case: Case, bad_rank: int) -> str:
-    """Noticed steps later, when the broken weights have made the loss of every process not finite."""
+    """Return the error of a run whose loss was not finite on one rank, read some steps later."""
     running = Running(runtime, case, Poisoned)
     assert isinstance(running.objective, Poisoned)
     running.objective.is_bad_here = runtime.rank == bad_rank

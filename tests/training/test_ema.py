@@ -1,4 +1,4 @@
-"""Against torch's own average."""
+"""The Polyak average against torch's AveragedModel."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ def move(model: nn.Module, seed: int) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator))
 
 
-def test_it_is_torch_s_average() -> None:
+def test_the_average_equals_torch() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     average = WeightEma(model, 0.9)
     reference = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -28,7 +28,7 @@ def test_it_is_torch_s_average() -> None:
             torch.testing.assert_close(ours, theirs)
 
 
-def test_weights_come_back_bit_by_bit() -> None:
+def test_weights_are_swapped_back_bit_for_bit() -> None:
     model = nn.Linear(3, 4)
     average = WeightEma(model, 0.99)
     move(model, 0)
@@ -41,7 +41,7 @@ def test_weights_come_back_bit_by_bit() -> None:
     assert all(torch.equal(average.values[name], value) for name, value in kept.items())
 
 
-def test_what_is_frozen_is_not_averaged() -> None:
+def test_frozen_parameters_are_not_averaged() -> None:
     model = nn.Linear(3, 4)
     model.bias.requires_grad_(False)
     assert list(WeightEma(model, 0.99).values) == ["weight"]

@@ -453,7 +453,7 @@ def test_half_precision_metrics_are_summed_in_float32() -> None:
 
 
 def test_a_metric_may_change_in_place_after_it_was_added() -> None:
-    """As a gradient norm does, whose memory the next step may use again."""
+    """The next step may reuse the memory of a gradient norm."""
     meter, value = build_meter(), torch.tensor(1.0)
     meter.add({"norm": value})
     value.fill_(100.0)

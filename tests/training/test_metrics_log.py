@@ -199,7 +199,7 @@ def test_tensorboard_gets_values_that_are_not_finite(value: float, tmp_path: Pat
 
 
 def test_tensorboard_shows_repeated_steps_once(tmp_path: Path) -> None:
-    """Of a name too: a step evaluated before the interruption, and not after it, is gone."""
+    """An evaluation before the interruption that is not repeated is gone too."""
     with TensorBoard(tmp_path, start_step=0) as board:
         for step in (10, 20, 30):
             board.write({"step": step, "loss": float(step)})
@@ -235,7 +235,7 @@ def test_importing_it_does_not_import_tensorboard() -> None:
 
 
 def make_records(total_steps: int = 20_000, num_records: int = 100) -> list[dict[str, float | None]]:
-    """Of a run that goes as most do, evaluated at each tenth record."""
+    """Make records of a typical run, evaluated at each tenth record."""
     random = np.random.default_rng(0)
     records: list[dict[str, float | None]] = []
     for count in range(1, num_records + 1):
@@ -287,7 +287,7 @@ def test_training_is_thin_and_evaluations_are_marked() -> None:
 
 
 def list_boxes(figure: Figure) -> dict[str, Bbox]:
-    """Where words stand, and panels."""
+    """Return the boxes of all texts and panels by name."""
     boxes = {"title": figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == figure.get_suptitle())}
     for number, axes in enumerate(figure.axes):
         legend = axes.get_legend()

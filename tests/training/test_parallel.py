@@ -1,4 +1,4 @@
-"""Two processes of torchrun compute what one does; the cases, and what each process does, are in parallel_worker.py."""
+"""Two processes of torchrun compute the same as one; what each does is in parallel_worker.py."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SHARDINGS = ("ddp", "fsdp")
 
 
 class Both:
-    """What one process found, and what each of two found; the second half of one is begun by the other."""
+    """Results of one process, and of each of two; each resumes what the other saved."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -38,7 +38,7 @@ class Both:
         self.ranks: list[dict[str, Any]] = [read_found(out / f"{rank}.json") for rank in range(2)]
 
     def find(self, name: str) -> Any:
-        """Which both have to agree on."""
+        """Return a result, on which both ranks have to agree."""
         for found in self.ranks:
             assert name in found, f"the workers did not come to {name}:\n{self.log[-3000:]}"
             assert not (isinstance(found[name], dict) and "error" in found[name]), found[name]
@@ -77,8 +77,8 @@ def pick(records: list[dict[str, float]], name: str) -> list[float]:
     return [record[name] for record in records]
 
 
-def test_there_is_something_to_learn(both: Both) -> None:
-    """Else all curves would agree for a bad reason."""
+def test_the_loss_falls(both: Both) -> None:
+    """Otherwise all loss curves would agree trivially."""
     losses = pick(both.alone, "loss")
     assert len(losses) == NUM_STEPS
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
@@ -94,19 +94,19 @@ def test_two_processes_have_the_loss_curve_of_one(name: str, both: Both) -> None
     assert pick(found, "grad_norm")[5:] == pytest.approx(pick(both.alone, "grad_norm")[5:], rel=1e-4)
 
 
-def test_one_process_has_it_in_parts(both: Both) -> None:
+def test_one_process_has_the_same_curve_with_accumulation(both: Both) -> None:
     found = worker.run_curve(ALONE, Case(accumulation_steps=4))
     assert pick(found, "loss") == pytest.approx(pick(both.alone, "loss"), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", SHORT)
 def test_every_network_and_setting_can_be_sharded(name: str, both: Both) -> None:
-    """A head of zeros gives no gradient to what is below it: only the third loss tells whether all of them arrived."""
+    """With a head of zeros, only the third loss shows whether all gradients arrived."""
     assert both.find(name) == pytest.approx(worker.run_short(ALONE, SHORT[name]), rel=1e-5)
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_two_processes_go_on_bit_for_bit(sharding: str, both: Both) -> None:
+def test_two_processes_resume_bit_for_bit(sharding: str, both: Both) -> None:
     found = both.find(f"{sharding} halves")
     assert found["is restored"]
     assert found["is equal"]
@@ -115,19 +115,19 @@ def test_two_processes_go_on_bit_for_bit(sharding: str, both: Both) -> None:
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_one_process_goes_on_from_two(sharding: str, both: Both) -> None:
+def test_one_process_resumes_from_two(sharding: str, both: Both) -> None:
     running = Running(ALONE, Case())
     running.restore(HALF, *load(ALONE, both.out / f"{sharding} half"))
     assert running.train(BEYOND) == pytest.approx(pick(both.alone, "loss")[HALF:BEYOND], rel=1e-5)
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_two_processes_go_on_from_one(sharding: str, both: Both) -> None:
+def test_two_processes_resume_from_one(sharding: str, both: Both) -> None:
     assert both.find(f"{sharding} from one") == pytest.approx(pick(both.alone, "loss")[HALF:BEYOND], rel=1e-5)
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_what_two_save_has_the_names_and_shapes_of_what_one_saves(sharding: str, both: Both) -> None:
+def test_two_processes_save_the_same_names_and_shapes_as_one(sharding: str, both: Both) -> None:
     of_two, of_one = (load(ALONE, both.out / f"{name} half") for name in (sharding, "one"))
     for some, others in zip(of_two, of_one, strict=True):
         assert {name: value.shape for name, value in some.items()} == {name: value.shape for name, value in others.items()}
@@ -138,7 +138,7 @@ def test_what_two_save_has_the_names_and_shapes_of_what_one_saves(sharding: str,
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_evaluating_counts_every_image_once_and_disturbs_nothing(sharding: str, both: Both) -> None:
+def test_evaluating_counts_every_image_once_and_changes_nothing(sharding: str, both: Both) -> None:
     found, alone = both.find(f"{sharding} evaluated"), worker.run_evaluated(ALONE, Case())
     for counts, expected in zip(found["counts"], alone["counts"], strict=True):
         assert counts[:3] == expected[:3]
@@ -149,8 +149,8 @@ def test_evaluating_counts_every_image_once_and_disturbs_nothing(sharding: str, 
 
 
 @pytest.mark.parametrize("bad_rank", [0, 1])
-def test_a_loss_that_is_not_finite_in_one_process_is_told_by_all_with_its_step(bad_rank: int, both: Both) -> None:
-    """A step later it is not finite in the others, too: the first is the one to look at."""
+def test_a_loss_that_is_not_finite_on_one_rank_is_reported_by_all(bad_rank: int, both: Both) -> None:
+    """One step later it is not finite on the other rank too; the first step counts."""
     assert (
         both.find(f"poisoned {bad_rank}") == f"the loss or its gradient was not finite at step {worker.BAD_STEP + 1}"
     )  # as people count
@@ -159,8 +159,8 @@ def test_a_loss_that_is_not_finite_in_one_process_is_told_by_all_with_its_step(b
 @pytest.mark.parametrize(
     ("name", "num_blocks"), [("ViT-B/16", 12), ("Axial-ViT-B/16", 12), ("R50x1", 16), ("R50+ViT-B/16", 3 + 4 + 9 + 12)]
 )
-def test_what_is_sharded_is_what_the_model_runs_one_by_one(name: str, num_blocks: int) -> None:
-    """Encoder blocks and residual units: table 1 of arXiv:2010.11929, and of arXiv:1512.03385."""
+def test_sharded_blocks_are_those_that_the_model_runs(name: str, num_blocks: int) -> None:
+    """Numbers of encoder blocks and residual units from table 1 of arXiv:2010.11929 and of arXiv:1512.03385."""
     blocks = list_blocks(build_meta_model(resolve_config(name)))
     assert len(blocks) == num_blocks
     assert not any(isinstance(block, nn.Sequential | nn.ModuleList) for block in blocks)
@@ -172,7 +172,7 @@ def test_what_is_sharded_is_what_the_model_runs_one_by_one(name: str, num_blocks
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
 )
-def test_precision_on_a_processor(precision: Any, dtype: torch.dtype) -> None:
+def test_precision_on_a_cpu(precision: Any, dtype: torch.dtype) -> None:
     assert choose_dtype(precision, torch.device("cpu")) == dtype
 
 
@@ -183,7 +183,7 @@ def test_auto_is_bfloat16_where_a_gpu_has_it(has_bfloat16: bool, monkeypatch: py
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_evaluating_is_in_the_precision_of_the_run(precision: Any) -> None:
+def test_evaluation_uses_the_precision_of_the_run(precision: Any) -> None:
     running = Running(ALONE, Case(precision=precision))
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
     with running.parallel.evaluating():
@@ -193,7 +193,7 @@ def test_evaluating_is_in_the_precision_of_the_run(precision: Any) -> None:
     assert running.objective.logits(images).dtype == torch.float32
 
 
-def test_training_goes_on_after_an_evaluation_that_broke() -> None:
+def test_training_mode_is_restored_after_a_failed_evaluation() -> None:
     running = Running(ALONE, Case())
     with pytest.raises(RuntimeError, match="broken"), running.parallel.evaluating():
         raise RuntimeError("broken")

@@ -194,7 +194,7 @@ with Progress(4, 0, "run", (), iter(range(100)).__next__) as progress:
 
 
 def test_the_bar_goes_to_the_terminal_and_standard_output_to_its_file(tmp_path: Path) -> None:
-    """Standard output goes to a file here: the bar must not draw its lines into the terminal."""
+    """Standard output is a file here, so the bar must not draw its lines on the terminal."""
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, 80))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TTY_")} | {"TERM": "xterm"}

@@ -1,4 +1,4 @@
-"""Rates against torch's schedulers and closed forms."""
+"""Learning rates against torch's schedulers and closed forms."""
 
 import math
 
@@ -27,12 +27,12 @@ def list_torch_rates(scheduler: type, rate: float, num_steps: int, **settings: o
     return rates
 
 
-def test_cosine_is_torch_s() -> None:
+def test_cosine_equals_torch() -> None:
     expected = list_torch_rates(lr_scheduler.CosineAnnealingLR, 3e-3, TOTAL, T_max=TOTAL)
     assert list_rates(OptimConfig(learning_rate=3e-3, decay="cosine")) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_linear_is_torch_s_and_ends_at_the_final_rate() -> None:
+def test_linear_equals_torch_and_ends_at_the_final_rate() -> None:
     config = OptimConfig(learning_rate=1e-3, decay="linear", final_rate=1e-5)
     factors = {"start_factor": 1.0, "end_factor": 1e-2, "total_iters": TOTAL}
     expected = list_torch_rates(lr_scheduler.LinearLR, 1e-3, TOTAL, **factors)
@@ -40,16 +40,16 @@ def test_linear_is_torch_s_and_ends_at_the_final_rate() -> None:
     assert compute_lr(config, TOTAL, TOTAL) == pytest.approx(1e-5)
 
 
-def test_piecewise_is_torch_s() -> None:
+def test_piecewise_equals_torch() -> None:
     expected = list_torch_rates(lr_scheduler.MultiStepLR, 0.03, TOTAL, milestones=[60, 120, 180])
     assert list_rates(OptimConfig(learning_rate=0.03, decay="piecewise")) == pytest.approx(expected, rel=1e-9)
 
 
-def test_constant_stays() -> None:
+def test_constant_does_not_change() -> None:
     assert set(list_rates(OptimConfig(learning_rate=0.5, decay="constant"))) == {0.5}
 
 
-def test_rsqrt_halves_its_square_in_a_timescale_and_cools_down() -> None:
+def test_rsqrt_decay_and_cooldown() -> None:
     config = OptimConfig(learning_rate=0.8, decay="rsqrt", warmup_steps=10, rsqrt_timescale=50, cooldown_steps=20)
     rates = list_rates(config)
     assert rates[10] == pytest.approx(0.8)
@@ -60,7 +60,7 @@ def test_rsqrt_halves_its_square_in_a_timescale_and_cools_down() -> None:
 
 
 @pytest.mark.parametrize("decay", LR_SCHEDULES)
-def test_warm_up_is_a_line_from_zero(decay: str) -> None:
+def test_warm_up_is_linear_from_zero(decay: str) -> None:
     config = OptimConfig(learning_rate=0.4, decay=decay, warmup_steps=20)
     rates = list_rates(config)
     assert rates[0] == 0

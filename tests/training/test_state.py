@@ -1,4 +1,4 @@
-"""What is gathered is all that goes on needs; two processes are in test_parallel.py."""
+"""Gathered state is all that a resumed run needs, in one process; two are tested in test_parallel.py."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def start(case: Case, num_steps: int = 0) -> Running:
 
 
 def collect(running: Running) -> dict[str, Tensor]:
-    """All that a run is made of, by torch's own words."""
+    """Return copies of all tensors of a run: weights, optimizer state, average."""
     found = {f"weight {name}": value for name, value in running.objective.state_dict().items()}
     for number, values in running.state.optimizer.state_dict()["state"].items():
         found |= {f"{number} {key}": value for key, value in values.items() if isinstance(value, Tensor)}
@@ -53,7 +53,7 @@ def are_equal(some: Tensors, others: Tensors) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_goes_on_from_files_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_a_run_resumes_from_files_bit_for_bit(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     running = start(case, HALF)
     for tensors, file in ((gather_model(running.state), "model"), (gather_training(running.state), "training")):
@@ -70,8 +70,8 @@ def test_a_run_goes_on_from_files_bit_for_bit(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["average", "sgd"])
-def test_what_was_there_before_is_gone(name: str) -> None:
-    """A state that has trained on something else becomes the one that was saved."""
+def test_restoring_replaces_the_former_state(name: str) -> None:
+    """A state that was trained otherwise becomes the saved one."""
     running, other = start(CASES[name], HALF), start(CASES[name], 1)
     then = collect(running)
     restore(other.state, gather_model(running.state), gather_training(running.state))
@@ -90,7 +90,7 @@ def test_gathering_changes_nothing(name: str, num_steps: int) -> None:
     assert running.train(END) == undisturbed.train(END)
 
 
-def test_the_model_is_what_is_used_and_has_its_own_names() -> None:
+def test_the_model_has_averaged_weights_and_the_encoder_s_names() -> None:
     plain, averaged = start(CASES["adamw"], HALF), start(CASES["average"], HALF)
     assert are_equal(gather_model(plain.state), plain.objective.encoder.state_dict())
     found = gather_model(averaged.state)
@@ -106,7 +106,7 @@ def test_frozen_weights_are_in_the_model_too() -> None:
     assert torch.equal(found["norm.weight"], running.state.average.values["encoder.norm.weight"])
 
 
-def test_nothing_is_kept_twice() -> None:
+def test_no_tensor_is_stored_twice() -> None:
     plain, averaged = (set(gather_training(start(CASES[name], 1).state)) for name in ("adamw", "average"))
     assert not any(name.startswith("weights.") for name in plain)
     weights = {name for name in averaged if name.startswith("weights.")}
@@ -114,7 +114,7 @@ def test_nothing_is_kept_twice() -> None:
     assert weights == {f"weights.encoder.{name}" for name in start(CASES["average"]).objective.encoder.state_dict()}
 
 
-def test_what_the_optimizer_keeps_is_under_the_names_of_parameters() -> None:
+def test_optimizer_state_is_stored_by_parameter_name() -> None:
     running = start(CASES["adamw"], HALF)
     found = gather_training(running.state)
     for name, parameter in running.objective.named_parameters():
@@ -130,8 +130,8 @@ def describe_groups(running: Running) -> list[tuple[Any, ...]]:
     return [(group["lr_scale"], group["weight_decay"], tuple(group["betas"]), len(group["params"])) for group in groups]
 
 
-def test_rates_and_decays_are_the_recipe_s() -> None:
-    """Not the file's: they may change from one version of the package to the next, and are set at every step."""
+def test_learning_rates_and_weight_decays_come_from_the_recipe() -> None:
+    """They are not restored from the file, because they may change from one version to the next."""
     running = start(CASES["adamw"], HALF)
     optim = replace(CASES["adamw"].optim, learning_rate=0.5, weight_decay=0.25, beta1=0.8)
     other = start(replace(CASES["adamw"], optim=optim))
@@ -141,7 +141,7 @@ def test_rates_and_decays_are_the_recipe_s() -> None:
     assert {decay for _, decay, *_ in before} == {0.0, 0.25}
 
 
-def test_optimizer_and_average_hold_on_to_the_parameters_that_are_trained() -> None:
+def test_optimizer_and_average_refer_to_the_trained_parameters() -> None:
     running, again = start(CASES["average"], HALF), start(CASES["average"])
     restore(again.state, gather_model(running.state), gather_training(running.state))
     trained = {id(parameter) for parameter in again.objective.parameters()}
@@ -151,7 +151,7 @@ def test_optimizer_and_average_hold_on_to_the_parameters_that_are_trained() -> N
 
 
 class WithOwnHead(Supervised):
-    """A method may train more than its encoder, as a masked one does a decoder."""
+    """An objective that trains a layer besides its encoder."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -163,7 +163,7 @@ class WithOwnHead(Supervised):
 
 
 @pytest.mark.parametrize("factor", [None, 0.9])
-def test_what_is_trained_beside_the_encoder_goes_on_too(factor: float | None) -> None:
+def test_parameters_of_the_objective_are_restored_too(factor: float | None) -> None:
     running, again = (Running(ALONE, Case(factor=factor), WithOwnHead) for _ in range(2))
     running.train(HALF)
     model, training = gather_model(running.state), gather_training(running.state)

@@ -143,6 +143,7 @@ def list_accuracies(search: "LearningRateSearch") -> dict[str, float | None]:
 
 
 def print_search(search: "LearningRateSearch") -> None:
+    """Print the held-out accuracy of each learning rate."""
     rows = [
         (f"{lr:g}", format_percent(summary.best), "chosen" if lr == search.best else "")
         for lr, summary in search.summaries.items()

@@ -67,6 +67,7 @@ def classify(setup: EvaluationSetup) -> Classification:
 
 
 def list_top1_metrics(setup: EvaluationSetup) -> Labels:
+    """List top-1 and top-5 accuracy, and the loss if the objective is trained by the same."""
     split, label = setup.split, setup.split.replace("_", " ")
     labels = {f"{split}_top1": f"{label} top-1", f"{split}_top5": f"{label} top-5"}
     # The cross-entropy of a model trained by another loss would mislead.

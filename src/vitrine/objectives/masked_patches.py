@@ -149,6 +149,7 @@ class PixelTarget:
 
 
 def build_target(target: PatchTarget, num_channels: int, patch_size: int) -> Target:
+    """Build the target that a config names."""
     if target == "pixels":
         return PixelTarget(num_channels, patch_size)
     return ColourTarget(num_channels, patch_size, side=1 if target == "mean-colour" else SMALL_SIDE)

@@ -43,6 +43,7 @@ class Supervised(Objective):
 
     @classmethod
     def check_data(cls, train: Source, config: SupervisedConfig, name: str) -> None:
+        """Raise ValueError unless the images have labels that suit the loss."""
         classes = train.class_names
         if len(classes) < 1:
             raise ValueError(f"{name} has no labels, which objective='supervised' needs: put the images into class folders.")
@@ -52,6 +53,7 @@ class Supervised(Objective):
             raise ValueError(f"{name} has several labels per image; supervised.loss='softmax' takes one: use 'sigmoid'.")
 
     def forward(self, batch: Batch) -> LossOutput:
+        """Return the mean loss of a batch; accuracy counts the labels before mixing."""
         images, targets = batch.image, batch.target
         if self.training and self.mixing is not None:
             num_classes = self.encoder.config.num_classes

@@ -161,6 +161,7 @@ class RunFolder:
             )
 
     def read_recipe(self) -> Recipe:
+        """Read recipe.json; raise ValueError if it is damaged or not a recipe."""
         try:
             content = json.loads(self.recipe.read_text())
         except (ValueError, OSError) as error:

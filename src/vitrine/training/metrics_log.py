@@ -177,6 +177,7 @@ def draw_figure(losses: Curves, accuracies: Curves, lrs: Curves, title: str, nam
 
 
 def add_panel(figure: "Figure", num_panels: int, index: int, label: str) -> "Axes":
+    """Add axes over the steps to a row of panels."""
     from matplotlib.ticker import MaxNLocator
 
     panel = figure.add_subplot(1, num_panels, index)
