@@ -36,8 +36,9 @@ def main(
     threads: int = 2,
     json: Path | None = None,
 ) -> None:
+    """Measure one penalty and the sweep; print and save the results."""
     if rounds < 2:
-        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     features = torch.randn(num_images, num_features) * torch.rand(num_features) + torch.randn(num_features)
@@ -88,6 +89,7 @@ def compute_difference(steps: dict[str, Step]) -> float:
 
 
 def print_results(title: str, figures: list[Figure], needed: float, difference: float) -> None:
+    """Print the table and whether the required speed is reached."""
     console = Console()
     console.print(build_table(title, figures))
     ratio = figures[-1].ratio

@@ -2,8 +2,8 @@
 
 By hand: normalise, forward pass, cross-entropy, backward pass, AdamW, clear gradients. `fit` also seeds, sets the learning
 rate, clips, computes metrics and reads them every 10 steps. A third contestant, by hand with clipping, shows how much of the
-difference is due to that. They take turns step by step: while `fit` waits for its next batch, the others step.
-About 10 minutes on two cores; `--json FILE` saves the figures.
+difference is due to that. They alternate step by step: while `fit` waits for its next batch, the others step.
+Takes about 10 minutes on two cores; `--json FILE` saves the results.
 """
 
 import statistics
@@ -52,6 +52,7 @@ Seconds = dict[str, float]
 
 
 def main(rounds: int = 6, batch_sizes: tuple[int, ...] = (32, 16), threads: int = 2, json: Path | None = None) -> None:
+    """Measure each batch size; print and save the results."""
     if rounds < 2:
         raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(threads)
@@ -106,6 +107,7 @@ def build_network(num_classes: int, **changes: Any) -> Model[Any]:
 
 
 def build_batches(batch_size: int, num_classes: int) -> list[Batch]:
+    """Draw batches of random images and classes."""
     return [
         Batch(
             image=torch.randint(256, (batch_size, 3, *IMAGE_SIZE), dtype=torch.uint8),
@@ -150,6 +152,7 @@ def run_fit(model: Model[Any], batches: Iterator[Batch], total_steps: int) -> No
 
 
 def report(title: str, figures: list[Figure]) -> None:
+    """Print the table and the overhead of `fit`."""
     console = Console()
     console.print(build_table(title, figures, ratio="ratio"))
     overhead = next(figure.ratio for figure in figures if figure.name == FIT) - 1

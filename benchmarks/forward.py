@@ -17,6 +17,7 @@ SETTINGS = [Setting(f"forward: ViT-B/16 at 224, batch {size}", VIT_B_16, size) f
 
 
 def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
+    """Compare one forward pass at each batch size; print and save the results."""
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 

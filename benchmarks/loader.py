@@ -59,6 +59,7 @@ def main(
     rounds: int = 15,
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
+    """Measure every setting; print and save the results."""
     if rounds < 2:
         raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(1)

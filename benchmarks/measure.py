@@ -1,6 +1,6 @@
-"""Measuring: contestants take turns within a round, and a figure is the median over rounds of a ratio to us.
+"""Timing of several contestants: they alternate within a round, and the result is the median ratio to ours over the rounds.
 
-Machines are noisy and drift; what is timed side by side drifts together, so the ratios stay.
+The speed of a machine drifts; contestants that are timed side by side drift together, so their ratios stay comparable.
 """
 
 import math
@@ -24,7 +24,7 @@ MIN_RATIO = 0.97
 # A timing shorter than this measures the clock and the scheduler more than the network.
 MIN_TIMING_S = 0.05
 
-# Threads go on turning for a while after their work, and would take the next contestant's time.
+# OpenMP threads keep spinning for a while after their work, which would slow the next contestant down.
 PAUSE_S = 0.2
 
 Step = Callable[[], object]
@@ -32,7 +32,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Setting:
-    """A network with a batch size and a name for the table."""
+    """A network and a batch size to measure, with a title for the table."""
 
     name: str
     network: Network
@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """One contestant in one setting. `ratio` is its time by the reference's, ours as a rule: above 1, it is slower."""
+    """Result of one contestant in one setting. `ratio` is its time divided by the reference's (usually ours)."""
 
     name: str
     median_ms: float
@@ -51,6 +51,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Results of all contestants in one setting."""
+
     setting: Setting
     figures: list[Figure]
     """Ours first, then the peers."""
@@ -68,9 +70,9 @@ def compare(
     threads: int,
     json_file: Path | None,
 ) -> None:
-    """Measure every setting and report: tables on the terminal and, if asked for, the same figures as JSON."""
+    """Measure every setting, print a table of each, and save the results as JSON if `json_file` is given."""
     if rounds < 2:
-        raise SystemExit(f"--rounds {rounds} must be at least 2: a spread needs two.")
+        raise SystemExit(f"--rounds {rounds} must be at least 2, to measure a spread.")
     torch.set_num_threads(threads)
     peers, missing = find_peers()
     comparisons = []
@@ -84,14 +86,14 @@ def compare(
 
 
 def measure(steps: dict[str, Step], rounds: int, title: str) -> list[dict[str, float]]:
-    """For each round, the seconds of one call of each contestant."""
+    """Return for each round the seconds of one call of each contestant, which alternate in changing order."""
     num_calls = max(1, math.ceil(MIN_TIMING_S / warm_up(steps)))
     names = list(steps)
     seconds = []
     for index in track(range(rounds), description=title, console=Console(stderr=True), transient=True):
         first = index % len(names)
         order = names[first:] + names[:first]
-        if index % 2 == 1:  # a rotation keeps the neighbours, and what the one before left in the caches matters
+        if index % 2 == 1:  # otherwise each would always follow the same contestant and find its data in the caches
             order.reverse()
         times = {}
         for name in order:
@@ -102,7 +104,7 @@ def measure(steps: dict[str, Step], rounds: int, title: str) -> list[dict[str, f
 
 
 def warm_up(steps: dict[str, Step]) -> float:
-    """Seconds of the quickest contestant, once its first call has allocated memory and chosen kernels."""
+    """Call every contestant once, to allocate memory and choose kernels; return the seconds of the fastest second call."""
     for step in steps.values():
         step()
     return min(time_step(step, 1) for step in steps.values())
@@ -121,7 +123,7 @@ def summarise(setting: Setting, seconds: list[dict[str, float]]) -> Comparison:
 
 
 def compute_figures(seconds: list[dict[str, float]], reference: str = OURS) -> list[Figure]:
-    """Of every contestant over the rounds, in their order; ratios are to the time of `reference`."""
+    """Return median and spread over the rounds of each contestant, with ratios to the time of `reference`."""
     figures = []
     for name in seconds[0]:
         ratios = [times[name] / times[reference] for times in seconds]
@@ -132,6 +134,7 @@ def compute_figures(seconds: list[dict[str, float]], reference: str = OURS) -> l
 
 
 def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
+    """Print a table of each comparison, whether we keep up with the fastest peer, and which peers are missing."""
     console = Console()
     for comparison in comparisons:
         console.print(build_table(comparison.setting.name, (*comparison.figures, comparison.floor)))
@@ -145,6 +148,7 @@ def report(comparisons: list[Comparison], missing: dict[str, str]) -> None:
 
 
 def build_table(title: str, figures: Iterable[Figure], ratio: str = "ratio to us") -> Table:
+    """Build the table of one setting; `ratio` heads the column of ratios."""
     table = Table(title=title, title_justify="left")
     table.add_column("contestant")
     for column in ("median ms", ratio, "middle half of rounds"):
@@ -158,6 +162,7 @@ def build_table(title: str, figures: Iterable[Figure], ratio: str = "ratio to us
 def save_json(
     path: Path, comparisons: list[Comparison], threads: int, versions: dict[str, str], missing: dict[str, str]
 ) -> None:
+    """Write the results with the versions that they were measured with."""
     result = {
         "torch": torch.__version__,
         "threads": threads,
@@ -170,7 +175,7 @@ def save_json(
 
 @dataclass(frozen=True)
 class Product:
-    """`count` independent products of (rows, inner) with (inner, columns)."""
+    """Shape of `count` independent matrix products of (rows, inner) with (inner, columns)."""
 
     count: int
     rows: int
@@ -179,7 +184,7 @@ class Product:
 
 
 def compute_products(network: Network, batch_size: int) -> list[Product]:
-    """The matrix products of one forward pass, in order (arXiv:2010.11929, eq. 1 to 8)."""
+    """Return the matrix products of one forward pass in order (arXiv:2010.11929, eq. 1 to 8)."""
     patches, tokens = batch_size * network.num_patches, batch_size * (network.num_patches + 1)
     width, mlp_dim, per_image = network.width, network.mlp_dim, network.num_patches + 1
     heads, head_dim = batch_size * network.num_heads, network.width // network.num_heads
@@ -196,12 +201,12 @@ def compute_products(network: Network, batch_size: int) -> list[Product]:
 
 
 def build_floor(setting: Setting, backward: bool) -> Step:
-    """Nothing but the products, into memory that is already there.
+    """Build a step that computes only the matrix products of a pass, into memory allocated beforehand.
 
-    Each product has a right-hand side of its own, as each layer has its weights, so that these come from memory here too.
+    Each product has its own right-hand side, as each layer has its own weights, so that they are read from memory here too.
     """
     products = compute_products(setting.network, setting.batch_size)
-    rights = [torch.randn(find_shape(product, product.columns, product.inner)) for product in products]
+    rights = [torch.randn(matrix_shape(product, product.columns, product.inner)) for product in products]
     shared = {product: build_workspace(product) for product in products}
 
     def step() -> None:
@@ -211,20 +216,20 @@ def build_floor(setting: Setting, backward: bool) -> Step:
         for product, right in zip(products, rights, strict=True) if backward else ():
             left, out, left_gradient, right_gradient = shared[product]
             multiply(out.mT, left, right_gradient)
-            if product is not products[0]:  # images take no gradient
+            if product is not products[0]:  # images need no gradient
                 multiply(out, right, left_gradient)
 
     return step
 
 
 def build_workspace(product: Product) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Left-hand side, product, and the gradients of the left- and the right-hand side."""
-    left = torch.randn(find_shape(product, product.rows, product.inner))
-    out = torch.empty(find_shape(product, product.rows, product.columns))
-    return left, out, torch.empty_like(left), torch.empty(find_shape(product, product.columns, product.inner))
+    """Allocate left-hand side, product, and the gradients of the left- and the right-hand side."""
+    left = torch.randn(matrix_shape(product, product.rows, product.inner))
+    out = torch.empty(matrix_shape(product, product.rows, product.columns))
+    return left, out, torch.empty_like(left), torch.empty(matrix_shape(product, product.columns, product.inner))
 
 
-def find_shape(product: Product, *sides: int) -> tuple[int, ...]:
+def matrix_shape(product: Product, *sides: int) -> tuple[int, ...]:
     return sides if product.count == 1 else (product.count, *sides)
 
 

@@ -39,6 +39,7 @@ def build_timm(name: str, **options: Any) -> nn.Module:
 
 
 def build_timm_giant() -> nn.Module:
+    """Build timm's ViT with DINOv2's SwiGLU, register tokens and layer scale, but narrow."""
     layers = load_module("timm.layers")
     vit = load_module("timm.models.vision_transformer").VisionTransformer
     return vit(
@@ -138,6 +139,7 @@ def compare_writing(
 
 @torch.no_grad()
 def main() -> None:
+    """Compare all models in both directions and print the differences."""
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     rows: list[list[str]] = []
@@ -151,6 +153,7 @@ def main() -> None:
 
 
 def format_row(name: str, ours: Tensor, theirs: Tensor) -> list[str]:
+    """Return a row of the table: the largest difference, the largest logit, and their ratio."""
     difference, largest = float((ours - theirs).abs().max()), float(theirs.abs().max())
     return [name, f"{difference:.2g}", f"{largest:.3g}", f"{difference / largest:.1e}"]
 

@@ -1,6 +1,6 @@
-"""The contestants: one network, built by us and by each peer, with the same arithmetic wherever the peer can be set.
+"""One network built by us and by each peer, configured for the same arithmetic as far as the peer allows.
 
-Everyone has a class token, learned positions, erf GELU, LayerNorm with eps 1e-6, no dropout, and takes images to logits.
+All have a class token, learned positions, erf GELU, LayerNorm with eps 1e-6 and no dropout, and map images to logits.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,8 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
+    """Sizes of a ViT, from which each contestant is built."""
+
     image_size: int
     patch_size: int
     width: int
@@ -37,6 +39,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Peer:
+    """Another implementation of ViT: its package, the module to import, and a function that builds a network."""
+
     name: str
     package: str
     module: str
@@ -44,6 +48,7 @@ class Peer:
 
 
 def build_ours(network: Network) -> nn.Module:
+    """Build our ViT with the peers' GELU and epsilon."""
     config = ViTConfig(
         image_size=(network.image_size, network.image_size),
         patch_size=network.patch_size,
@@ -59,7 +64,7 @@ def build_ours(network: Network) -> nn.Module:
 
 
 def build_timm(network: Network) -> nn.Module:
-    # Left as they come: erf GELU and eps 1e-6.
+    """Build timm's ViT, whose defaults are erf GELU and eps 1e-6."""
     return load_module("timm.models.vision_transformer").VisionTransformer(
         img_size=network.image_size,
         patch_size=network.patch_size,
@@ -72,7 +77,7 @@ def build_timm(network: Network) -> nn.Module:
 
 
 def build_timm_explicit(network: Network) -> nn.Module:
-    """Softmax between two matrix products, which can win over the fused attention where there are few tokens."""
+    """Build timm's ViT with unfused attention, which can be faster than fused attention for few tokens."""
     model: Any = build_timm(network)
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -80,6 +85,7 @@ def build_timm_explicit(network: Network) -> nn.Module:
 
 
 def build_transformers(network: Network, attention: str = "sdpa") -> nn.Module:
+    """Build the ViT of transformers with one of its attention implementations."""
     package = load_module("transformers")
     config = package.ViTConfig(
         image_size=network.image_size,
@@ -100,7 +106,10 @@ def build_transformers_eager(network: Network) -> nn.Module:
 
 
 def build_vit_pytorch(network: Network) -> nn.Module:
-    """Nearly the same: its query, key and value have no bias, and its patches have a LayerNorm before and after projection."""
+    """Build vit-pytorch's ViT, which differs a little.
+
+    Its query, key and value have no bias, and its patches have a LayerNorm before and after projection.
+    """
     model = load_module("vit_pytorch").ViT(
         image_size=network.image_size,
         patch_size=network.patch_size,
@@ -127,6 +136,8 @@ PEERS = (
 
 
 class LogitsOnly(nn.Module):
+    """Wrapper that returns the logits tensor of a transformers model instead of its output object."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -136,12 +147,12 @@ class LogitsOnly(nn.Module):
 
 
 def find_peers() -> tuple[list[Peer], dict[str, str]]:
-    """The peers that can be imported, and for each package that cannot, the reason in one line."""
+    """Return the peers that can be imported, and for each package that cannot, the reason in one line."""
     found, missing = [], {}
     for peer in PEERS:
         try:
             load_module(peer.module)
-        except Exception as error:  # whatever stops a peer is to be named, not to stop the others
+        except Exception as error:  # a peer that fails is reported and does not stop the others
             missing[peer.package] = describe_absence(error)
         else:
             found.append(peer)
@@ -157,7 +168,7 @@ def compute_versions(peers: list[Peer]) -> dict[str, str]:
 
 
 def build_contestants(network: Network, peers: list[Peer]) -> dict[str, nn.Module]:
-    """Ours first. All weights are drawn alike: heads that start at zero would hand zero gradients to their network."""
+    """Build all models, ours first, with random weights everywhere: zero heads would give zero gradients to their network."""
     models = {OURS: build_ours(network)} | {peer.name: peer.build(network) for peer in peers}
     for model in models.values():
         for parameter in model.parameters():
@@ -167,16 +178,17 @@ def build_contestants(network: Network, peers: list[Peer]) -> dict[str, nn.Modul
 
 
 def load_module(name: str) -> Any:
+    """Import a peer's module, working around a torchvision whose compiled operators do not load."""
     if find_spec("torchvision") is not None:
         load_torchvision()
     return import_module(name)
 
 
 def load_torchvision() -> None:
-    """Import torchvision, which timm and transformers import, also where its compiled operators do not load.
+    """Import torchvision, which timm and transformers import, even if its compiled operators do not load.
 
-    Its Python part then stops at describing two operators that nobody registered. Timm's ViT uses neither, so declaring
-    them is enough. Where the operators do load, declaring them again would be an error: hence only after the failure.
+    Without them, its Python part fails because two operators are not registered. timm's ViT uses neither, so declaring them
+    is enough. Declaring operators that did load would be an error, so this is done only after the import has failed.
     """
     try:
         import_module("torchvision")
@@ -187,7 +199,7 @@ def load_torchvision() -> None:
         import_module("torchvision")
 
 
-@cache  # which also keeps the library alive: its declarations end with it
+@cache  # keeps the library alive: its declarations end when it is deleted
 def declare_operators() -> torch.library.Library:
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):

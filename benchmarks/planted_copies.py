@@ -1,9 +1,9 @@
-"""How many copies are found, and what else is taken for one: `python benchmarks/planted_copies.py FOLDER ...`.
+"""Recall and false positives of duplicate detection: `python benchmarks/planted_copies.py FOLDER ...`.
 
-Of every image of the folders, copies are made in memory: recompressed (JPEG 50), at half the size, brightened by 30 %, and with
-5 % cut off, in three ways. Then each is searched for among the originals, as `vitrine data duplicates` does. Pairs of different
-originals are counted too: they are real near duplicates or mistakes, which only looking at them can tell, so their names are
-printed. `--json FILE` keeps the figures.
+Copies of every image of the folders are made in memory: recompressed (JPEG quality 50), at half the size, brightened by 30 %,
+and cropped by 5 % in three ways. Each kind is searched for among the originals, as `vitrine data duplicates` does. Pairs of
+different originals are real near duplicates or mistakes; only looking at them can tell, so their names are printed.
+`--json FILE` saves the results.
 """
 
 import io
@@ -18,13 +18,12 @@ from vitrine.core.console import print_table
 from vitrine.core.files import write_json
 from vitrine.data.open_data import find_data
 from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
-from vitrine.data.quality.image_stats import CHUNK, ImageStats, look_at_chunks
+from vitrine.data.quality.image_stats import compute_image_stats
 from vitrine.data.source import Labels, Source
-
-NEEDED = {"recompressed": 0.99, "half size": 0.99, "brightened": 0.99, "cut": 0.95}
 
 
 def main(folders: tyro.conf.Positional[tuple[str, ...]], json: Path | None = None) -> None:
+    """Measure every split of every folder; print and save the results."""
     results = {}
     for folder in folders:
         data = find_data(folder)
@@ -34,42 +33,38 @@ def main(folders: tyro.conf.Positional[tuple[str, ...]], json: Path | None = Non
     columns = ("images", "number", *COPIES, "pairs of originals", "per 1000")
     print_table(columns, [format_row(name, result) for name, result in results.items()])
     for result in results.values():
-        for first, second, likeness in result["pairs"]:
-            print(f"{likeness:.3f}  {first}  {second}")
+        for first, second, similarity in result["pairs"]:
+            print(f"{similarity:.3f}  {first}  {second}")
     if json is not None:
         write_json(json, results)
 
 
 def measure(source: Source) -> dict:
-    survey = look(source)
+    """Return the recall of each kind of copy, and the pairs found among the originals."""
+    stats = compute_image_stats(source, "originals")
     recall = {}
     for kind, copy in COPIES.items():
         copies = Copies(source, copy)
-        pairs = find_duplicates_between(survey, source, look(copies), copies)
+        pairs = find_duplicates_between(stats, source, compute_image_stats(copies, kind), copies)
         recall[kind] = float(np.sum(pairs.indices[:, 0] == pairs.indices[:, 1]) / len(source))
-    return {"num_images": len(source), "recall": recall, "pairs": name_pairs(find_duplicates_within(survey, source), source)}
+    return {"num_images": len(source), "recall": recall, "pairs": name_pairs(find_duplicates_within(stats, source), source)}
 
 
 def name_pairs(pairs: DuplicatePairs, source: Source) -> list[tuple[str, str, float]]:
-    named = [
-        (source.name(a), source.name(b), float(c)) for (a, b), c in zip(pairs.indices.tolist(), pairs.similarity, strict=True)
-    ]
-    return sorted(named, key=lambda entry: entry[2])
+    """Return the names of both images of each pair and their similarity, the least similar first."""
+    rows = zip(pairs.indices.tolist(), pairs.similarity.tolist(), strict=True)
+    named = [(source.name(first), source.name(second), similarity) for (first, second), similarity in rows]
+    return sorted(named, key=lambda row: row[2])
 
 
 def format_row(name: str, result: dict) -> list[str]:
-    shares = [f"{share:.4f}" for share in result["recall"].values()]
+    recalls = [f"{recall:.4f}" for recall in result["recall"].values()]
     per_thousand = 1000 * len(result["pairs"]) / result["num_images"]
-    return [name, str(result["num_images"]), *shares, str(len(result["pairs"])), f"{per_thousand:.2f}"]
-
-
-def look(source: Source) -> ImageStats:
-    chunks = [range(start, min(start + CHUNK, len(source))) for start in range(0, len(source), CHUNK)]
-    return ImageStats.join(list(look_at_chunks(source, chunks)))
+    return [name, str(result["num_images"]), *recalls, str(len(result["pairs"])), f"{per_thousand:.2f}"]
 
 
 class Copies(Source):
-    """The images of a source, each changed."""
+    """The images of a source, each changed by a function."""
 
     def __init__(self, source: Source, change: Callable[[Image.Image, np.random.Generator], Image.Image]) -> None:
         self.source, self.change = source, change
@@ -90,7 +85,7 @@ class Copies(Source):
 
 
 def recompress(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    return image  # written with less quality
+    return image  # `Copies.fetch` writes it with a lower quality
 
 
 def halve(image: Image.Image, generator: np.random.Generator) -> Image.Image:
@@ -102,7 +97,7 @@ def brighten(image: Image.Image, generator: np.random.Generator) -> Image.Image:
 
 
 def cut_somewhere(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """5 % of the width and of the height, divided at random between the two ends."""
+    """Cut off 5 % of width and height, divided at random between the two ends."""
     left, top = (0.05 * generator.random(2)).tolist()
     return cut(image, left, top, 0.05 - left, 0.05 - top)
 
@@ -116,6 +111,7 @@ def cut_one_edge(image: Image.Image, generator: np.random.Generator) -> Image.Im
 
 
 def cut(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:
+    """Cut off the given fractions of width and height."""
     width, height = image.size
     return image.crop((round(left * width), round(top * height), round((1 - right) * width), round((1 - bottom) * height)))
 

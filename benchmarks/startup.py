@@ -1,6 +1,7 @@
-"""How long the command line takes to answer: `python benchmarks/startup.py`.
+"""Start-up time of the command line: `python benchmarks/startup.py`.
 
-`vitrine --help` should answer in under half a second; `python -c pass` is what the interpreter itself takes.
+`vitrine --help` should take less than half a second; `python -c pass` shows the time of the interpreter itself.
+`--json FILE` saves the results.
 """
 
 import statistics
@@ -26,6 +27,7 @@ COMMANDS = {
 
 
 def main(rounds: int = 11, json: Path | None = None) -> None:
+    """Run the commands alternately; print and save the median times."""
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds):
         for name, command in COMMANDS.items():

@@ -67,6 +67,7 @@ def import_transformers() -> str | None:
 
 
 def measure_in_new_process(name: str, options: list[str]) -> int:
+    """Run this script for one contestant and return the bytes that it prints."""
     command = [sys.executable, __file__, "--only", name, *options]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -81,6 +82,7 @@ def measure_here(name: Contestant, batch_size: int, threads: int) -> int:
 
 
 def read_status(field: str) -> int:
+    """Return a field of this process's status in bytes, e.g. VmRSS."""
     match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
     assert match is not None
     return 1024 * int(match[1])

@@ -25,6 +25,7 @@ SETTINGS = [
 
 
 def main(rounds: int = 20, threads: int = 2, json: Path | None = None) -> None:
+    """Compare one training step of each network; print and save the results."""
     compare(SETTINGS, build_steps, rounds, threads, json)
 
 
