@@ -1,12 +1,14 @@
-"""A folder of images: class folders, split folders with class folders inside, or images without classes.
+"""Image folders: class folders, split folders with class folders inside, or images without classes.
 
-What the root holds decides: `cat/1.jpg`, `train/cat/1.jpg`, or `1.jpg`. Images may lie deeper, as `cat/seen_at_night/1.jpg`,
-and a file `classes.txt` in the root may fix the order of the classes and the names to show.
+The first level decides: `cat/1.jpg`, `train/cat/1.jpg` or `1.jpg`. Images may be deeper, e.g. `cat/night/1.jpg`. A file
+`classes.txt` in the root may give the order of the classes and their names.
 """
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -14,148 +16,148 @@ from vitrine.core.console import join_names, warn_user
 from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
-from vitrine.data.sources.image_files import FileSource, Level, holds_image, list_images, look_into
+from vitrine.data.sources.image_files import FileSource, Level, find_image, list_images, read_level
 
-# How far `is_folder` looks for an image before it says no.
+# Limits of the search for an image in `is_image_folder`.
 SHALLOW_FOLDERS, SHALLOW_ENTRIES = 300, 1000
 
 
-def is_folder(path: Path) -> bool:
+@dataclass(frozen=True)
+class Layout:
+    """What the first level of an image folder contains."""
+
+    content: Literal["splits", "classes", "images"]
+    splits: dict[str, str] = field(default_factory=dict[str, str])
+    """{train, val or test: folder}; empty unless the content is splits."""
+
+
+def is_image_folder(path: Path) -> bool:
+    """Return whether a path is a folder with an image near the top, at any depth."""
     try:
-        return os.path.isdir(path) and holds_image(str(path), set(), SHALLOW_FOLDERS, SHALLOW_ENTRIES)
-    except (ValueError, FileNotFoundError):  # what it cannot look into is not its own
+        return os.path.isdir(path) and find_image(str(path), set(), SHALLOW_FOLDERS, SHALLOW_ENTRIES) is not None
+    except (ValueError, FileNotFoundError):  # a folder that cannot be listed
         return False
 
 
-def list_folder_splits(path: Path) -> tuple[str, ...]:
+def list_splits(path: Path) -> tuple[str, ...]:
+    """Return the splits of an image folder."""
     root = os.path.abspath(path)
-    return tuple(find_splits(root, look_into(root), load_class_list(Path(root))))
+    return tuple(detect_layout(root, read_level(root), load_class_list(Path(root))).splits)
 
 
 def open_folder(path: Path, split: str | None) -> FileSource:
-    root = os.path.abspath(path)  # which stays right when the process moves to another folder
-    top, listed = look_into(root), load_class_list(Path(root))
-    splits = find_splits(root, top, listed)
-    levels = {folder: look_into(root, folder) for folder in splits.values()} or {"": top}
-    classes = resolve_classes(root, levels, listed)
+    """Open an image folder, or one of its splits."""
+    root = os.path.abspath(path)  # stays valid if the process changes its working directory
+    top, class_list = read_level(root), load_class_list(Path(root))
+    splits = detect_layout(root, top, class_list).splits
+    levels = {folder: read_level(root, folder) for folder in splits.values()} or {"": top}
+    contents = {part: detect_content(root, part, level) for part, level in levels.items()}
+    classes = resolve_classes(root, levels, class_list)
     part = "" if split is None else splits[split]
     others = [*top.others]
     names = list_images(root, part, levels[part], others)
-    tell_left_out(root, others)
-    if levels[part].images:
+    if others:
+        warn_user(f"{root}: left out {len(others)} files that are not images ({join_names(sorted(others), 3)}).")
+    if contents[part] == "images":
         return FileSource(Path(root), names, Labels.none_each(len(names)), ())
-    if listed is None:
-        require_plain_classes(root, part, names)
-    side_files = [] if listed is None else [Path(root, CLASS_LIST)]
-    return FileSource(Path(root), names, number_images(names, part, classes), tuple(classes.values()), side_files)
+    if class_list is None:
+        check_class_depth(root, part, names)
+    side_files = [] if class_list is None else [Path(root, CLASS_LIST)]
+    return FileSource(Path(root), names, label_by_folder(names, part, classes), tuple(classes.values()), side_files)
 
 
-FORMAT = DatasetFormat("folder", is_folder, list_folder_splits, open_folder)
+FORMAT = DatasetFormat("folder", is_image_folder, list_splits, open_folder)
 
 
-def find_splits(root: str, top: Level, listed: Collection[str] | None) -> dict[str, str]:
-    """The folder of each split, as train, val, test; none where the folders are classes.
+def detect_layout(root: str, top: Level, class_list: Collection[str] | None) -> Layout:
+    """Decide from the first level whether a folder contains splits, classes or images; raise ValueError if it is unclear.
 
-    A class may be called "train": folders are splits only where all of them are called so, and a class list that has them
-    all makes them classes.
+    A class may be named "train": folders are splits only if all of them are named like splits, and one of them is train or
+    there are several. A class list with all of them makes them classes, and so does a single one that contains images.
     """
     named = [folder for folder in top.full if normalise_split(folder)]
-    found = {normalise_split(folder) for folder in named}
-    if not named or (listed is not None and set(top.full) <= set(listed)):
-        return {}
-    if len(named) < len(top.full) or not ("train" in found or len(found) > 1):
-        reject_ambiguous(root, top, named)
-        return {}
+    splits = {normalise_split(folder) for folder in named}
+    if not named or (class_list is not None and set(top.full) <= set(class_list)):
+        return Layout(detect_content(root, "", top))
+    if len(named) < len(top.full) or not ("train" in splits or len(splits) > 1):
+        if len(named) == 1 and named[0] in top.direct:
+            return Layout(detect_content(root, "", top))
+        rest = [folder for folder in top.full if folder not in named]
+        beside = f"beside {join_names(rest)}" if rest else "but no train"
+        raise ValueError(
+            f"{root} has folders named like splits ({join_names(named)}) {beside}; expected either splits or classes: move "
+            f"some of them away, or list all in a file {CLASS_LIST} there if they are classes."
+        )
     if top.images:
         raise ValueError(
-            f"{root} has images, such as {join_names(top.images, 1)}, beside the splits {join_names(named)}, and they would "
-            "belong to none: move them into one, or away."
+            f"{root} has images (e.g. {join_names(top.images, 1)}) beside the splits {join_names(named)}, which belong to none "
+            "of them: move them into a split, or away."
         )
-    if len(found) < len(named):
+    if len(splits) < len(named):
         raise ValueError(
-            f"{root} has the folders {join_names(named)}, and some of them are names of the same split: merge these, so that "
-            "there is at most one each for train, val and test."
+            f"{root} has several folders for the same split ({join_names(named)}); expected at most one each for train, val "
+            "and test: merge them."
         )
-    return {split: folder for split in SPLITS for folder in named if normalise_split(folder) == split}
+    return Layout("splits", {split: folder for split in SPLITS for folder in named if normalise_split(folder) == split})
 
 
-def reject_ambiguous(root: str, top: Level, named: list[str]) -> None:
-    """One folder of images called like a split is a class; several, or one with folders of its own, could be either."""
-    if len(named) == 1 and look_into(root, named[0]).images:
-        return
-    rest = [folder for folder in top.full if folder not in named]
-    beside = f"beside {join_names(rest)}" if rest else "and no train"
-    raise ValueError(
-        f"{root} has {join_names(named)}, called like splits, {beside}, and either splits or classes were needed: move the "
-        f"one or the other away, or, if all are classes, list them in a file {CLASS_LIST} there."
-    )
+def detect_content(root: str, part: str, level: Level) -> Literal["classes", "images"]:
+    """Decide whether a folder without splits contains class folders or images; raise ValueError if it has both."""
+    if level.images and level.full:
+        raise ValueError(
+            f"{Path(root, part)} has both images (e.g. {join_names(level.images, 1)}) and folders with images (e.g. "
+            f"{join_names(level.full, 1)}); expected all images in class folders, or none: move one or the other."
+        )
+    return "images" if level.images else "classes"
 
 
-def resolve_classes(root: str, levels: Mapping[str, Level], listed: dict[str, str] | None) -> dict[str, str]:
-    """The folders of the classes in their order, with the names to show: the same for all splits."""
+def resolve_classes(root: str, levels: Mapping[str, Level], class_list: dict[str, str] | None) -> dict[str, str]:
+    """Return {class folder: name} in class order, the same for all splits: from the class list, else sorted folders."""
+    folders = {folder for level in levels.values() for folder in level.full}
+    if class_list is not None:
+        unlisted = sorted(folders - set(class_list))
+        if unlisted:
+            raise ValueError(
+                f"{Path(root, CLASS_LIST)} does not list the class folders {join_names(unlisted)}: add a line for each, or "
+                "move the folders away."
+            )
+        return class_list
     for part, level in levels.items():
-        if level.images and level.full:
+        # Images may be missing. A class that has images in another split may be empty here.
+        empty = [folder for folder in level.empty if level.full and folder not in folders]
+        if empty:
             raise ValueError(
-                f"{Path(root, part)} has images, such as {join_names(level.images, 1)}, beside folders with images, such as "
-                f"{join_names(level.full, 1)}, and either all or none should lie in class folders: move the ones or the others."
+                f"{Path(root, part)} has class folders without images ({join_names(empty)}): add images, remove the folders, "
+                f"or list all classes in a file {CLASS_LIST} in {root}."
             )
-    full = {folder for level in levels.values() for folder in level.full}
-    if listed is not None:
-        strangers = sorted(full - set(listed))
-        if strangers:
-            raise ValueError(
-                f"{Path(root, CLASS_LIST)} does not list the class folder {join_names(strangers)}, and all were needed: add "
-                "a line for each, or move the folder away."
-            )
-        return listed
-    require_images(root, levels, full)
-    classes = sorted(full)
-    # isdecimal is true of other scripts' digits too, which int reads as well.
+    classes = sorted(folders)
     if all(folder.isdecimal() for folder in classes) and classes != sorted(classes, key=int):
-        warn_user(f"{root}: its classes are numbers but sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
+        warn_user(f"{root}: class names are numbers sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
     return {folder: folder for folder in classes}
 
 
-def require_images(root: str, levels: Mapping[str, Level], full: set[str]) -> None:
-    """An empty folder beside classes: was it to be one, with images that never arrived? In one split of several it is fine."""
-    for part, level in levels.items():
-        empty = [folder for folder in level.empty if level.full and folder not in full]
-        if empty:
-            raise ValueError(
-                f"{Path(root, part)} has class folders without any image ({join_names(empty)}), and each needs one: fill "
-                f"them, remove them, or list all classes in a file {CLASS_LIST} in {root}."
-            )
-
-
-def require_plain_classes(root: str, part: str, names: list[str]) -> None:
-    """Nothing in the class folders looks as if the splits, or the classes, were one folder deeper."""
+def check_class_depth(root: str, part: str, names: list[str]) -> None:
+    """Raise or warn if splits or classes seem to be one folder deeper than expected."""
     start = len(part) + 1 if part else 0
-    inner: dict[str, set[str]] = {}
+    subfolders: dict[str, set[str]] = {}  # of each class folder; "" for images in the class folder itself
     for name in names:
         folder, _, rest = name[start:].partition("/")
-        inner.setdefault(folder, set()).add(rest.partition("/")[0] if "/" in rest else "")
-    for folder, folders in inner.items():
-        splits = sorted(each for each in folders if normalise_split(each))
+        subfolders.setdefault(folder, set()).add(rest.partition("/")[0] if "/" in rest else "")
+    for folder, inner in subfolders.items():
+        splits = sorted(each for each in inner if normalise_split(each))
         if len({normalise_split(each) for each in splits}) > 1:
             raise ValueError(
-                f"{Path(root, part, folder)} would be a class folder but has the splits {join_names(splits)}, and splits "
-                "come above classes: give that folder itself if it is the data, or move the splits up."
+                f"{Path(root, part, folder)} is at the level of class folders but contains the splits {join_names(splits)}: "
+                "use that folder as the dataset, or move the splits above the classes."
             )
-    if len(inner) == 1 and len(folders := next(iter(inner.values()))) > 1 and "" not in folders:
-        only = Path(root, part, next(iter(inner)))
-        warn_user(
-            f"{only} is the only class folder, with folders in it ({join_names(sorted(folders), 3)}): are these the classes?"
-        )
+    if len(subfolders) == 1 and len(inner := next(iter(subfolders.values()))) > 1 and "" not in inner:
+        only = Path(root, part, next(iter(subfolders)))
+        warn_user(f"{only} is the only class folder; its subfolders ({join_names(sorted(inner), 3)}) may be the classes.")
 
 
-def number_images(names: list[str], part: str, classes: Mapping[str, str]) -> Labels:
-    numbers = {folder: index for index, folder in enumerate(classes)}
+def label_by_folder(names: list[str], part: str, classes: Mapping[str, str]) -> Labels:
+    """Return the class index of each image, from the first folder of its path below `part`."""
+    index_of = {folder: index for index, folder in enumerate(classes)}
     start = len(part) + 1 if part else 0
-    labels = (numbers[name[start:].partition("/")[0]] for name in names)
+    labels = (index_of[name[start:].partition("/")[0]] for name in names)
     return Labels.one_each(np.fromiter(labels, dtype=np.int64, count=len(names)))
-
-
-def tell_left_out(root: str, others: list[str]) -> None:
-    if others:
-        shown = join_names(sorted(others), 3)
-        warn_user(f"{root}: {len(others)} of its files were left out, which are no image files ({shown}).")

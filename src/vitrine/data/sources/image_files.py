@@ -1,10 +1,7 @@
-"""Image files on disk, walking folders.
+"""Image files on disk: FileSource, and walking of folders.
 
-Images that are files below one folder, each known by its path within it.
-What lies in a folder: plain names, or the images in it and below, told from other files by their names.
-
-Links are followed, and each folder counts once, however many links lead to it.
-Image files wherever they lie, called as they were given; without labels.
+Images are recognised by their file names. Links are followed, and each folder is read once, however many links lead to it.
+Paths below a root are strings with forward slashes: a Path for each of millions of files would be slow.
 """
 
 import errno
@@ -19,9 +16,18 @@ from pathlib import Path
 
 from vitrine.data.source import Labels, PackedStrings, Source
 
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
+
+# Files that are expected beside images: no warning is given that they are left out.
+SIDE_FILES = {"thumbs.db", "desktop.ini", "license"}
+SIDE_SUFFIXES = {".txt", ".json", ".csv", ".md"}
+
+FolderId = tuple[int, int]
+"""Device and inode: the same for a folder and all links to it."""
+
 
 class FileSource(Source):
-    """One image a file; its name is its path below `root`, with forward slashes."""
+    """One image per file, named by its path below `root`."""
 
     def __init__(
         self,
@@ -31,7 +37,7 @@ class FileSource(Source):
         class_names: tuple[str, ...],
         side_files: Sequence[Path] = (),
     ) -> None:
-        """`side_files` are those that say what the images show: a change of them is one of the data."""
+        """Take paths below `root` or absolute ones; `side_files` are the files that labels and class names come from."""
         assert len(paths) == len(labels)
         self.names = PackedStrings.pack(paths)
         self.root = root.absolute()
@@ -40,7 +46,6 @@ class FileSource(Source):
         self.side_files = [path.absolute() for path in side_files]
 
     def fetch(self, index: int) -> bytes:
-        # Joined as text, because a Path for each image would cost more than the check in `open_regular`.
         with open(os.path.join(self.root, self.name(index)), "rb", buffering=0, opener=open_regular) as file:
             return file.read()
 
@@ -48,111 +53,128 @@ class FileSource(Source):
         return self.names[index]
 
     def files(self) -> list[Path]:
-        """Those of the images, in their order, and then the side files."""
+        """Return the image files, in order, and then the side files."""
         return [*(self.root / self.name(index) for index in range(len(self))), *self.side_files]
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Opens for `open`, but no pipe, which would be waited for, and no device, which may never end."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # otherwise a pipe is waited for here already
+    """Open a regular file for `open`; raise OSError for a pipe or a device, which might never end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # without it, opening a pipe waits for a writer
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file")
     return descriptor
 
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
-
-# Files that lie beside images for good reasons: nobody takes them for images that were forgotten.
-SIDE_FILES = {"thumbs.db", "desktop.ini", "license"}
-SIDE_SUFFIXES = {".txt", ".json", ".csv", ".md"}
+def open_paths(paths: Sequence[Path]) -> FileSource:
+    """Open files, and all images in folders and subfolders, each once, without labels; names are the paths as given."""
+    names: dict[str, None] = {}
+    for path in paths:
+        inside = [str(path / name) for name in sorted(walk(str(path), "", set(), []))] if path.is_dir() else [str(path)]
+        if not inside:
+            raise ValueError(f"{path} contains no images, including subfolders: use another folder, or files.")
+        names.update(dict.fromkeys(inside))
+    return FileSource(Path.cwd(), list(names), Labels.none_each(len(names)), ())
 
 
 @dataclass(frozen=True)
 class Level:
-    """What lies directly in a folder where images, classes or splits are expected; names, sorted."""
+    """Entries of one folder, as sorted names."""
 
     images: list[str]
     full: list[str]
-    """Folders that hold an image at some depth."""
+    """Folders that contain an image at any depth."""
+    direct: list[str]
+    """Those of the full folders that contain an image themselves, not only in their subfolders."""
     empty: list[str]
+    """Folders without an image at any depth."""
     others: list[str]
+    """Files that are neither images nor expected beside images, as paths below the root."""
 
 
-def look_into(root: str, part: str = "") -> Level:
-    folder = join(root, part)
-    images, folders, others = list_kinds(folder)
-    above = {identify(root), identify(folder)}
-    folders = [inner for inner in folders if identify(join(folder, inner)) not in above]  # links that lead up again
-    full = [inner for inner in folders if holds_image(join(folder, inner), above)]
-    return Level(images, full, sorted(set(folders) - set(full)), [join(part, other) for other in others])
+def read_level(root: str, part: str = "") -> Level:
+    """List the folder `part` below the root, and find out which of its folders contain images."""
+    folder = join_path(root, part)
+    images, folders, others = list_entries(folder)
+    above = {folder_id(root), folder_id(folder)}
+    folders = [inner for inner in folders if folder_id(join_path(folder, inner)) not in above]  # links that lead up again
+    nearest = {inner: find_image(join_path(folder, inner), above) for inner in folders}
+    return Level(
+        images=images,
+        full=[inner for inner in folders if nearest[inner] is not None],
+        direct=[inner for inner in folders if nearest[inner] == join_path(folder, inner)],
+        empty=[inner for inner in folders if nearest[inner] is None],
+        others=[join_path(part, other) for other in others],
+    )
 
 
 def list_images(root: str, part: str, level: Level, others: list[str]) -> list[str]:
-    """The paths of all images in the part from the root, sorted; what is no image is added to `others`."""
+    """Return the sorted paths below the root of all images in `part`; other files are added to `others`."""
     if part:
         others.extend(level.others)
-    names = [join(part, image) for image in level.images]
+    names = [join_path(part, image) for image in level.images]
     for folder in level.full:
-        names.extend(walk(root, join(part, folder), {identify(root), identify(join(root, part))}, others))
+        names.extend(walk(root, join_path(part, folder), {folder_id(root), folder_id(join_path(root, part))}, others))
     return sorted(names)
 
 
-def walk(root: str, folder: str, seen: set[tuple[int, int]], others: list[str]) -> Iterator[str]:
-    """The images at any depth in the folder, but for folders that were seen."""
+def walk(root: str, folder: str, seen: set[FolderId], others: list[str]) -> Iterator[str]:
+    """Yield the images in a folder and its subfolders, except those already seen; other files are added to `others`."""
     waiting = [folder]
     while waiting:
         folder = waiting.pop()
-        if not is_new(join(root, folder), seen):
+        if not add_if_new(join_path(root, folder), seen):
             continue
-        images, folders, unknown = list_kinds(join(root, folder))
-        yield from (join(folder, image) for image in images)
-        others.extend(join(folder, other) for other in unknown)
-        waiting.extend(join(folder, inner) for inner in reversed(folders))
+        images, folders, unknown = list_entries(join_path(root, folder))
+        yield from (join_path(folder, image) for image in images)
+        others.extend(join_path(folder, other) for other in unknown)
+        waiting.extend(join_path(folder, inner) for inner in reversed(folders))
 
 
-def holds_image(
-    folder: str, seen: Collection[tuple[int, int]], max_folders: int | None = None, max_entries: int | None = None
-) -> bool:
-    """Whether there is an image at any depth, near ones first, within so many folders and so many entries of each."""
+def find_image(
+    folder: str, seen: Collection[FolderId], max_folders: int | None = None, max_entries: int | None = None
+) -> str | None:
+    """Return the first folder with an image, the folder itself before its subfolders; None if there is none.
+
+    The search ends after `max_folders` folders, and looks at the first `max_entries` entries of each.
+    """
     seen = set(seen)
     waiting = deque([folder])
     while waiting and (max_folders is None or len(seen) < max_folders):
         folder = waiting.popleft()
-        if not is_new(folder, seen):
+        if not add_if_new(folder, seen):
             continue
-        for entry in islice(scan(folder), max_entries):
+        for entry in islice(scan_folder(folder), max_entries):
             kind = entry_kind(entry)
             if kind == "image":
-                return True
+                return folder
             if kind == "folder":
-                waiting.append(join(folder, entry.name))
-    return False
+                waiting.append(join_path(folder, entry.name))
+    return None
 
 
 def list_folder(folder: Path) -> list[str]:
-    """Names of what the folder holds, sorted, without hidden ones; nothing is asked of the files themselves."""
-    return sorted(entry.name for entry in scan(str(folder)) if not entry.name.startswith("."))
+    """Return the sorted names of a folder's entries, without hidden ones."""
+    return sorted(entry.name for entry in scan_folder(str(folder)) if not entry.name.startswith("."))
 
 
-def list_kinds(folder: str) -> tuple[list[str], list[str], list[str]]:
-    """The names of the images, of the folders and of the files that nobody would expect, each sorted."""
+def list_entries(folder: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the sorted names of images, folders and unexpected files in a folder."""
     names: dict[str, list[str]] = {"image": [], "folder": [], "other": [], "side file": []}
-    for entry in scan(folder):
+    for entry in scan_folder(folder):
         names[entry_kind(entry)].append(entry.name)
     return sorted(names["image"]), sorted(names["folder"]), sorted(names["other"])
 
 
 def entry_kind(entry: os.DirEntry[str]) -> str:
-    """image, folder, side file or other, by the name."""
+    """Return image, folder, side file or other, by the name of a folder's entry."""
     lower = entry.name.lower()
     if lower.startswith(".") or lower == "__macosx":
         return "side file"
     try:
         if entry.is_dir():
             return "folder"
-        # A link that leads nowhere is an image that reading will not find, and will say so.
-        is_file = entry.is_file() or entry.is_symlink()
+        is_file = entry.is_file() or entry.is_symlink()  # a broken link is an image that fails when it is read
     except OSError:  # a link to itself
         is_file = True
     suffix = os.path.splitext(lower)[1]
@@ -161,65 +183,36 @@ def entry_kind(entry: os.DirEntry[str]) -> str:
     return "side file" if lower in SIDE_FILES or suffix in SIDE_SUFFIXES else "other"
 
 
-def is_new(folder: str, seen: set[tuple[int, int]]) -> bool:
-    """Whether the folder has not been seen; now it has."""
-    known = len(seen)
-    seen.add(identify(folder))
-    return len(seen) > known
+def add_if_new(folder: str, seen: set[FolderId]) -> bool:
+    """Add a folder to the seen ones and return whether it was new."""
+    num_seen = len(seen)
+    seen.add(folder_id(folder))
+    return len(seen) > num_seen
 
 
-def identify(folder: str) -> tuple[int, int]:
-    """What is the same for a folder and all links to it."""
-    with explain_listing(folder):
-        found = os.stat(folder)
-    return found.st_dev, found.st_ino
+def folder_id(folder: str) -> FolderId:
+    with readable_listing_errors(folder):
+        status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
-def scan(folder: str) -> Iterator[os.DirEntry[str]]:
-    with explain_listing(folder), os.scandir(folder) as entries:
+def scan_folder(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder, unsorted, with errors that name it."""
+    with readable_listing_errors(folder), os.scandir(folder) as entries:
         yield from entries
 
 
 @contextmanager
-def explain_listing(folder: str) -> Iterator[None]:
+def readable_listing_errors(folder: str) -> Iterator[None]:
+    """Turn errors of listing a folder into one sentence that names it."""
     try:
         yield
     except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} does not exist, and a folder of images was needed: check the path.") from None
+        raise FileNotFoundError(f"{folder} does not exist; expected a folder of images: check the path.") from None
     except OSError as error:
-        raise ValueError(
-            f"{folder} cannot be listed ({error.strerror}), and images were looked for in it: make it readable, or move it "
-            "away."
-        ) from None
+        raise ValueError(f"{folder} cannot be listed ({error.strerror}): make it readable, or move it away.") from None
 
 
-def join(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
+    """Join paths, either of which may be empty, with a forward slash."""
     return f"{folder}/{name}" if folder and name else folder or name
-
-
-class PathsSource(Source):
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.names = PackedStrings.pack(paths)
-        self.labels = Labels.none_each(len(paths))
-        self.class_names = ()
-
-    def fetch(self, index: int) -> bytes:
-        with open(self.name(index), "rb", buffering=0, opener=open_regular) as file:
-            return file.read()
-
-    def name(self, index: int) -> str:
-        return self.names[index]
-
-    def files(self) -> list[Path]:
-        return [Path(self.name(index)) for index in range(len(self))]
-
-
-def open_paths(paths: Sequence[Path]) -> PathsSource:
-    """Files as they are, of folders the images at any depth, each once. What is no image is found out when it is read."""
-    found: dict[str, None] = {}
-    for path in paths:
-        inside = [str(path / name) for name in sorted(walk(str(path), "", set(), []))] if path.is_dir() else [str(path)]
-        if not inside:
-            raise ValueError(f"{path} has no image in it, at whatever depth: give another folder, or files.")
-        found.update(dict.fromkeys(inside))
-    return PathsSource(list(found))

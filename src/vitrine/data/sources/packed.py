@@ -8,7 +8,6 @@ pack.json     format, splits, class names, and stamps of the original files
 import json
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat
 from vitrine.data.image import MAX_PIXELS
 from vitrine.data.source import MAX_BLOCK_SIDE, Labels, PackedStrings, Source
+from vitrine.data.sources.shards import read_stamp
 
 IMAGES, INDEX, DESCRIPTION = OWN_FILES = "images.bin", "index.npz", "pack.json"
 FORMAT_VERSION = 1
@@ -215,12 +215,12 @@ def take_stamps(data: str, files: list[Path]) -> dict[str, list[int]]:
         # Parents too: a new class or split changes the folder that it is in.
         folders = {folder for parent in parents for folder in (parent, *parent.parents)}
         names |= {str(folder) for folder in folders if folder.is_relative_to(root)}
-    return {name: read_stamp(name) for name in sorted(names)}
+    return {name: stamp_entry(name) for name in sorted(names)}
 
 
 def warn_if_changed(path: Path, description: PackDescription) -> None:
     """Warn if the original data has changed since it was packed; not if none of it is here, e.g. on another machine."""
-    stamps = {name: read_stamp(name) for name in description.stamps}
+    stamps = {name: stamp_entry(name) for name in description.stamps}
     changed = [name for name, stamp in description.stamps.items() if stamps[name] != stamp]
     if changed and any(stamp != GONE for stamp in stamps.values()):
         warn_user(
@@ -229,13 +229,13 @@ def warn_if_changed(path: Path, description: PackDescription) -> None:
         )
 
 
-def read_stamp(name: str) -> list[int]:
+def stamp_entry(name: str) -> list[int]:
     """Return size (-1 for a folder) and modification time in ns; GONE for a missing file."""
     try:
-        status = os.stat(name)
+        size, modified_ns = read_stamp(name)
     except (OSError, ValueError):  # ValueError: the name contains a null byte
         return GONE
-    return [-1 if stat.S_ISDIR(status.st_mode) else status.st_size, status.st_mtime_ns]
+    return [-1 if os.path.isdir(name) else size, modified_ns]
 
 
 FORMAT = DatasetFormat("packed", is_packed, list_packed_splits, open_packed)

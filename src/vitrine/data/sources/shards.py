@@ -1,4 +1,4 @@
-"""Which files belong to which split: by how their names begin, by the folder that they lie in, or by a pattern."""
+"""Datasets of several files: which files belong to which split, by file name, folder or pattern."""
 
 import glob
 import os
@@ -10,10 +10,10 @@ import numpy as np
 
 from vitrine.core.console import join_names, warn_user
 from vitrine.data.dataset_format import normalise_split, order_splits
-from vitrine.data.sources.image_files import scan
+from vitrine.data.sources.image_files import scan_folder
 
 Files = dict[str | None, list[Path]]
-"""The files of each split; under None those that name none, which are all where the data is not divided."""
+"""Files of each split; under None those whose names begin with no split, which are all if the data is not divided."""
 
 Endings = str | tuple[str, ...]
 
@@ -22,63 +22,64 @@ RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 
 def find_files(folder: Path, endings: Endings) -> Files:
-    """Those in the folder and in its folders that are called like splits."""
-    found = divide(list_files(folder, endings))
-    splits = sorted(entry.name for entry in scan(str(folder)) if normalise_split(entry.name) and entry.is_dir())
-    for name in splits:
+    """Find the files with these endings in a folder, and in its subfolders named like splits."""
+    files = group_by_split(list_files(folder, endings))
+    split_folders = sorted(entry.name for entry in scan_folder(str(folder)) if normalise_split(entry.name) and entry.is_dir())
+    for name in split_folders:
         if inner := list_files(folder / name, endings):
-            found.setdefault(normalise_split(name), []).extend(inner)
-    return found
+            files.setdefault(normalise_split(name), []).extend(inner)
+    return files
 
 
 def list_files(folder: Path, endings: Endings) -> list[Path]:
-    entries = (entry for entry in scan(str(folder)) if entry.name.endswith(endings) and not entry.name.startswith("."))
+    """Return the files with these endings in a folder, sorted, without hidden ones."""
+    entries = (entry for entry in scan_folder(str(folder)) if entry.name.endswith(endings) and not entry.name.startswith("."))
     return [folder / name for name in sorted(entry.name for entry in entries if entry.is_file())]
 
 
-def divide(paths: list[Path]) -> Files:
-    """By the word that each name begins with: train-000.tar, val.tar, test_00000-of-00003.parquet."""
-    found: Files = {}
+def group_by_split(paths: list[Path]) -> Files:
+    """Group files by the first word of their names: train-000.tar, val.tar, test_00000-of-00003.parquet."""
+    files: Files = {}
     for path in paths:
         word = re.split(r"[^A-Za-z]", path.name, maxsplit=1)[0]
-        found.setdefault(normalise_split(word), []).append(path)
-    return found
+        files.setdefault(normalise_split(word), []).append(path)
+    return files
 
 
-def choose_files(data: Path, found: Files, split: str | None) -> tuple[list[Path], list[Path]]:
-    """The files of the split, and those of all splits, over which classes are counted so that each split has the same."""
+def choose_files(data: Path, files: Files, split: str | None) -> tuple[list[Path], list[Path]]:
+    """Return the files of a split, and those of all splits, so that classes are counted alike in every split."""
     if split is None:
-        return found[None], found[None]
-    if None in found:
-        warn_user(f"{join_names([path.name for path in found[None]])} in {data} begin with no split's name and are left out.")
-    return found[split], [path for each in order_splits(found) for path in found[each]]
+        return files[None], files[None]
+    if None in files:
+        warn_user(f"{data}: left out {join_names([path.name for path in files[None]])}, whose names begin with no split.")
+    return files[split], [path for each in order_splits(files) for path in files[each]]
 
 
 def locate(ends: np.ndarray, index: int) -> tuple[int, int]:
-    """The part in which an image lies, of parts that end before these numbers, and its number there."""
+    """Return the part that has an image, and the image's index there, if part i ends before image ends[i]."""
     part = int(np.searchsorted(ends, index, side="right"))
     return part, index - (int(ends[part - 1]) if part > 0 else 0)
 
 
-def read_stamp(file: Path | int) -> tuple[int, int]:
-    """Size and time of a file, by which a change is noticed."""
+def read_stamp(file: Path | str | int) -> tuple[int, int]:
+    """Return size and modification time of a file, by which a change is detected."""
     status = os.stat(file)
     return status.st_size, status.st_mtime_ns
 
 
 def expand_pattern(pattern: Path) -> list[Path]:
-    """The files meant by braces and stars, of which every name that braces spell out has to be there."""
-    found: set[str] = set()
+    """Return the files that braces and stars mean, sorted; each name that braces spell out must match a file."""
+    files: set[str] = set()
     for name in expand_braces(str(pattern)):
         matches = glob.glob(glob.escape(name).replace("[*]", "*"))
         if not matches:
-            raise FileNotFoundError(f"{name} is not there, and {pattern} asks for it: check the pattern or fetch the shard.")
-        found.update(matches)
-    return [Path(name) for name in sorted(found)]
+            raise FileNotFoundError(f"{name} does not exist; expected by {pattern}: check the pattern, or download the file.")
+        files.update(matches)
+    return [Path(name) for name in sorted(files)]
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Ranges as {000..099} and lists as {a,b}; one by one, since a range may be long and its first name be missing."""
+    """Yield the names that ranges {000..099} and lists {a,b} mean, one by one: a range may be long and its first missing."""
     braces = BRACES.search(text)
     if braces is None:
         yield text
@@ -88,6 +89,7 @@ def expand_braces(text: str) -> Iterator[str]:
 
 
 def list_choices(inside: str) -> Iterator[str]:
+    """Yield the numbers of a range, padded with zeros if its ends are, or the members of a list."""
     span = RANGE.fullmatch(inside)
     if span is None:
         yield from inside.split(",")
