@@ -282,6 +282,30 @@ def test_finetune_takes_changes_and_names_its_folder(
     assert load_checkpoint(result.folders[0] / "model").class_names == ("0", "1", "2", "3")
 
 
+def test_finetune_takes_a_loaded_checkpoint_and_leaves_it_unchanged(model: Path, recipe_seeds: Recipe, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(model)
+    before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
+    finetune(checkpoint, recipe_seeds.data.source, tmp_path / "loaded", **SMALL)
+    finetune(model, recipe_seeds.data.source, tmp_path / "path", **SMALL)
+    assert are_equal(read_weights(tmp_path / "loaded" / "model"), read_weights(tmp_path / "path" / "model"))
+    assert are_equal(dict(checkpoint.model.state_dict()), before)
+
+
+def test_finetune_takes_a_dataset_of_pil_images(model: Path, tmp_path: Path) -> None:
+    class Shades:
+        """A map-style dataset, as torch's Dataset is."""
+
+        def __len__(self) -> int:
+            return 24
+
+        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+            return Image.new("L", (8, 8), 100 * (index % 3) + index), index % 3
+
+    result = finetune(model, Shades(), tmp_path / "run", **SMALL)
+    assert result.runs[0].num_train_images == 22  # a tenth is held out
+    assert load_checkpoint(tmp_path / "run" / "model").model.config.num_classes == 3
+
+
 def test_two_processes_run_all_seeds(recipe_seeds: Recipe, tmp_path: Path) -> None:
     """The process group is initialised once for all runs."""
     write_json(tmp_path / "recipe.json", replace(recipe_seeds, total_steps=3).to_json())

@@ -43,17 +43,17 @@ class EvaluationSetup:
     """Switches to evaluation mode, in the run's precision and with averaged weights."""
 
 
-Labels = dict[str, str]
-Values = dict[str, float]
+MetricLabels = dict[str, str]
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Evaluator:
     """Measures the model of a run on some images."""
 
-    list_metrics: Callable[[EvaluationSetup], Labels]
+    list_metrics: Callable[[EvaluationSetup], MetricLabels]
     """Returns the names of its metrics, each with its label in figures. The first one chooses the best weights."""
-    measure: Callable[[EvaluationSetup], Values]
+    measure: Callable[[EvaluationSetup], Metrics]
     """Returns their values. All ranks call it together, and all get the same."""
     is_wanted: Callable[[EvaluationConfig], bool] = lambda config: True
     """Whether the recipe's evaluation settings ask for it."""
@@ -66,7 +66,7 @@ def classify(setup: EvaluationSetup) -> Classification:
     return summarise_counts(setup.runtime.sum(counts))
 
 
-def list_top1_metrics(setup: EvaluationSetup) -> Labels:
+def list_top1_metrics(setup: EvaluationSetup) -> MetricLabels:
     """List top-1 and top-5 accuracy, and the loss if the objective is trained by the same."""
     split, label = setup.split, setup.split.replace("_", " ")
     labels = {f"{split}_top1": f"{label} top-1", f"{split}_top5": f"{label} top-5"}
@@ -74,7 +74,7 @@ def list_top1_metrics(setup: EvaluationSetup) -> Labels:
     return labels | ({f"{split}_loss": label} if setup.objective.has_cross_entropy_loss else {})
 
 
-def measure_top1(setup: EvaluationSetup) -> Values:
+def measure_top1(setup: EvaluationSetup) -> Metrics:
     """Measure top-1 and top-5 accuracy and, for the softmax loss, the loss."""
     result, split = classify(setup), setup.split
     values = {f"{split}_top1": result.top1, f"{split}_top5": result.top5}
@@ -83,12 +83,12 @@ def measure_top1(setup: EvaluationSetup) -> Values:
     return values
 
 
-def list_objective_metrics(setup: EvaluationSetup) -> Labels:
+def list_objective_metrics(setup: EvaluationSetup) -> MetricLabels:
     split, label = setup.split, setup.split.replace("_", " ")
     return {f"{split}_{name}": f"{label} {name}" for name in setup.objective.metric_names} | {f"{split}_loss": label}
 
 
-def measure_objective(setup: EvaluationSetup) -> Values:
+def measure_objective(setup: EvaluationSetup) -> Metrics:
     """Measure the objective's own metrics and loss, with the same random numbers (those of step 0) at every evaluation."""
     names = (*setup.objective.metric_names, "loss")
     sums = torch.zeros(1 + len(names), dtype=torch.float64)
@@ -102,11 +102,11 @@ def measure_objective(setup: EvaluationSetup) -> Values:
     return {f"{setup.split}_{name}": total / num_images for name, total in zip(names, totals, strict=True)}
 
 
-def list_few_shot_metrics(setup: EvaluationSetup) -> Labels:
+def list_few_shot_metrics(setup: EvaluationSetup) -> MetricLabels:
     return {f"few_shot_{setup.config.few_shot}": f"few-shot {setup.config.few_shot}"}
 
 
-def measure_few_shot(setup: EvaluationSetup) -> Values:
+def measure_few_shot(setup: EvaluationSetup) -> Metrics:
     """Measure the accuracy of a linear classifier fitted to a few training images of each class; every rank computes all."""
     shots = setup.config.few_shot
     support = select_subset(setup.train, f"{shots}/class", setup.seed)

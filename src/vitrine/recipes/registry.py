@@ -10,7 +10,7 @@ from functools import cache, partial
 from inspect import cleandoc
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitrine.data.config import BadImages, DataConfig
 from vitrine.recipe import Recipe, with_changes
@@ -20,7 +20,7 @@ from vitrine.recipes.pretrain import PRETRAIN_RECIPES
 from vitrine.recipes.small import SMALL_FINETUNE_RECIPES, SMALL_MASKED_RECIPES, SMALL_RECIPES
 
 if TYPE_CHECKING:
-    from vitrine.data.open_data import DatasetHandle
+    from vitrine.data.open_data import DataLike, DatasetHandle
     from vitrine.data.source import Source
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -85,7 +85,7 @@ def short_model_name(model: str | Path) -> str:
     return path.stem if path.is_file() else path.name
 
 
-def find_data_once(data: Any) -> "DatasetHandle":
+def find_data_once(data: "DataLike") -> "DatasetHandle":
     """Find data so that each of its splits is opened, and its files are listed, at most once, however often it is used."""
     from vitrine.data.open_data import find_data
 

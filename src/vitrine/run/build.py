@@ -1,5 +1,6 @@
 """What a run starts with: its data, its initial model and its objective."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,10 +130,16 @@ def build_evaluation_loader(
     )
 
 
-def build_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
-    """Build the model before its first step, with preprocessing and class names; without class names it has no head."""
+def build_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint: Checkpoint | None = None) -> Checkpoint:
+    """Build the model before its first step, with preprocessing and class names; without class names it has no head.
+
+    `checkpoint` is the recipe's checkpoint, if it is loaded already.
+    """
     seed_generators(recipe.seed, INITIALISATION)
-    start = load_initial_model(recipe, class_names) if recipe.model.checkpoint else build_fresh_model(recipe, class_names)
+    if recipe.model.checkpoint is None:
+        start = build_fresh_model(recipe, class_names)
+    else:
+        start = load_initial_model(recipe, class_names, checkpoint)
     resize = recipe.evaluation.resize
     if resize is None:
         return start
@@ -157,12 +164,13 @@ def build_preprocessing(recipe: Recipe, config: ModelConfig) -> Preprocessing:
     return build(config.image_size, config.num_channels)
 
 
-def load_initial_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
+def load_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint: Checkpoint | None = None) -> Checkpoint:
     """Load a checkpoint at the recipe's resolution, with a new head of zeros (section 3.2 of arXiv:2010.11929)."""
     settings = recipe.model
     assert settings.checkpoint is not None
     overrides = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
-    loaded = load_checkpoint(settings.checkpoint, image_size=settings.image_size, overrides=overrides)
+    source = settings.checkpoint if checkpoint is None else deepcopy(checkpoint)  # it is changed below
+    loaded = load_checkpoint(source, image_size=settings.image_size, overrides=overrides)
     loaded.model.reset_head(len(class_names), settings.head_bias or 0.0, **settings.readout_changes)
     changes: dict[str, Any] = {"gradient_checkpointing": recipe.machine.gradient_checkpointing}
     for name in ("dropout_rate", "stochastic_depth_rate"):

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Literal, Protocol
+from typing import Literal
 
 from vitrine.core.console import print_error
 from vitrine.core.runtime import Runtime
 from vitrine.recipe import Recipe
-from vitrine.run.folder import RunFolder, RunProgress
+from vitrine.run.folder import CheckpointWriter, RunFolder, RunProgress
 from vitrine.training.loop import MetricAverager, Metrics
 from vitrine.training.metrics_log import LEARNING_RATE, MetricNames, MetricsLog, TensorBoard
 from vitrine.training.progress import Progress
@@ -21,22 +21,6 @@ Action = Literal["log", "evaluate", "save", "stop"]
 
 # On a GPU, asking all ranks whether one of them wants to stop makes the host wait for the device.
 STEPS_BETWEEN_QUESTIONS = 8
-
-
-class Evaluates(Protocol):
-    """Measures the model during a run."""
-
-    def evaluate(self, state: TrainState) -> tuple[float, Metrics]:
-        """Return the score that chooses the best weights, higher is better, and all metrics. All ranks call it together."""
-        ...
-
-
-class SavesState(Protocol):
-    """Writes a run's state. All ranks call it together, and rank 0 writes."""
-
-    def save_training(self, state: TrainState, progress: RunProgress) -> None: ...
-
-    def save_best(self, state: TrainState) -> None: ...
 
 
 class Callbacks:
@@ -49,17 +33,21 @@ class Callbacks:
         *,
         logger: "RunLogger",
         stop: "StopRequest",
-        evaluator: Evaluates | None,
-        saver: SavesState,
+        evaluate: Callable[[TrainState], tuple[float, Metrics]] | None,
+        writer: CheckpointWriter,
         progress: RunProgress,
         total_steps: int,
         read_data_wait_s: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`evaluator` is None if there are no validation images; `progress` is updated in place and saved with checkpoints."""
+        """Prepare to act between the steps of a run.
+
+        `evaluate` returns the score that chooses the best weights, higher is better, and all metrics; it is None if there are
+        no validation images. `progress` is updated in place and saved with checkpoints.
+        """
         self.recipe, self.runtime, self.logger, self.stop = recipe, runtime, logger, stop
-        self.evaluator, self.saver, self.progress, self.total_steps = evaluator, saver, progress, total_steps
-        num_times = 0 if evaluator is None else recipe.evaluation.num_times
+        self.evaluate_model, self.writer, self.progress, self.total_steps = evaluate, writer, progress, total_steps
+        num_times = 0 if evaluate is None else recipe.evaluation.num_times
         self.evaluation_steps = {max(1, round(total_steps * turn / num_times)) for turn in range(1, num_times + 1)}
         self.window = MetricWindow(progress.step)
         self.speed = SpeedMeter(recipe.loader.batch_size, progress, read_data_wait_s, clock)
@@ -114,14 +102,14 @@ class Callbacks:
 
     def evaluate(self, state: TrainState) -> None:
         """Evaluate the model, save it if it is the best so far, and stop early if patience has run out."""
-        assert self.evaluator is not None
-        score, metrics = self.evaluator.evaluate(state)
+        assert self.evaluate_model is not None
+        score, metrics = self.evaluate_model(state)
         self.logger.print_message(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         self.logger.log(state.step, metrics)
         progress, patience = self.progress, self.recipe.evaluation.patience
         if progress.best is None or score > progress.best:
             progress.best, progress.best_step, progress.num_worse = score, state.step, 0
-            self.saver.save_best(state)
+            self.writer.save_best(state)
         else:
             progress.num_worse += 1
         if patience and progress.num_worse >= patience and state.step < self.total_steps:
@@ -135,7 +123,7 @@ class Callbacks:
         seconds = self.clock() - self.started_s
         self.progress.seconds = self.seconds_before + seconds
         self.progress.device_seconds = self.device_seconds_before + seconds * self.runtime.world_size
-        self.saver.save_training(state, self.progress)
+        self.writer.save_training(state, self.progress)
         self.saved_s = self.clock()
 
 

@@ -46,10 +46,16 @@ class Diverged(ValueError):
     """Raised when the loss of a run is not finite."""
 
 
-def run_recipe(recipe: Recipe, out: str | Path, title: str = "training", dataset: DatasetHandle | None = None) -> RunSummary:
+def run_recipe(
+    recipe: Recipe,
+    out: str | Path,
+    title: str = "training",
+    dataset: DatasetHandle | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> RunSummary:
     """Train as the recipe says, or resume the run in `out`; the trained model is in `out`/model.
 
-    `dataset` is the recipe's data, for callers that have found it already; a finished run is only read.
+    `dataset` and `checkpoint` are the recipe's, for callers that have them already. A finished run is only read.
     """
     folder = RunFolder(Path(out))
     with start_runtime(recipe.device) as runtime:
@@ -57,7 +63,7 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training", dataset
             folder.check(recipe)
         if folder.summary.is_file():
             return folder.read_summary()
-        run = Run(recipe, folder, runtime, dataset)
+        run = Run(recipe, folder, runtime, dataset, checkpoint)
         with runtime.main_first():
             folder.open(recipe)  # not earlier: after a mistake in the data, the corrected recipe must not meet this one here
         names = run.list_metrics()
@@ -84,7 +90,14 @@ def run_recipe(recipe: Recipe, out: str | Path, title: str = "training", dataset
 class Run:
     """One attempt at a run, from its beginning or from its last checkpoint."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, runtime: Runtime, dataset: DatasetHandle | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        runtime: Runtime,
+        dataset: DatasetHandle | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         check_batch_size(recipe, runtime)
         self.recipe, self.folder, self.runtime = recipe, folder, runtime
         with runtime.main_first():  # rank 0 downloads and indexes; the other ranks reuse it
@@ -92,7 +105,10 @@ class Run:
         self.total_steps = recipe.compute_total_steps(len(self.data.train))
         resume_point = find_resume_point(folder, runtime)
         self.progress = RunProgress() if resume_point is None else resume_point.progress
-        self.start = begin(recipe, self.data, runtime) if resume_point is None else resume(resume_point, recipe)
+        if resume_point is None:
+            self.start = begin(recipe, self.data, runtime, checkpoint)
+        else:
+            self.start = resume(resume_point, recipe)
         objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
@@ -125,8 +141,8 @@ class Run:
             self.runtime,
             logger=logger,
             stop=stop,
-            evaluator=None if self.data.val is None else self.evaluator,
-            saver=self.writer,
+            evaluate=None if self.data.val is None else self.evaluator.evaluate,
+            writer=self.writer,
             progress=self.progress,
             total_steps=self.total_steps,
             read_data_wait_s=lambda: self.loader.data_wait_s,
@@ -270,10 +286,10 @@ class RunEvaluator:
             yield
 
 
-def begin(recipe: Recipe, data: RunData, runtime: Runtime) -> Checkpoint:
+def begin(recipe: Recipe, data: RunData, runtime: Runtime, checkpoint: Checkpoint | None) -> Checkpoint:
     """Build the model that a new run starts with."""
     class_names = data.class_names if OBJECTIVES[recipe.objective].needs_labels else ()
-    start = build_initial_model(recipe, class_names)
+    start = build_initial_model(recipe, class_names, checkpoint)
     if recipe.head_init != "zero":
         set_fitted_head(start, data.train, recipe, runtime.device)
     return start

@@ -12,7 +12,8 @@ from typing import Any
 from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
-from vitrine.data.open_data import DatasetHandle
+from vitrine.data.open_data import DataLike, DatasetHandle
+from vitrine.formats.checkpoint import Checkpoint
 from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.registry import (
     build_finetune_recipe,
@@ -67,6 +68,7 @@ def train(
     held_out: float = HELD_OUT,
     title: str | None = None,
     dataset: DatasetHandle | None = None,
+    checkpoint: Checkpoint | None = None,
     **changes: Any,
 ) -> TrainResult:
     """Train a recipe, given as an object or by name; an interrupted run in the same folder is resumed.
@@ -79,6 +81,7 @@ def train(
         held_out: That part of the training images, unless the recipe holds out some itself.
         title: What progress and figures call the run.
         dataset: The recipe's data, if it was found already.
+        checkpoint: The recipe's checkpoint, if it is loaded already.
         changes: Changed fields of the recipe, e.g. seed=1 or optim={"learning_rate": 0.1}.
     """
     name = recipe if isinstance(recipe, str) else "training"
@@ -89,24 +92,24 @@ def train(
     search = None
     with start_runtime(recipe.device):  # once for all runs: the processes of torchrun can meet only once
         if learning_rates is not None:
-            search = search_learning_rate(recipe, learning_rates, held_out, folder, title, dataset)
+            search = search_learning_rate(recipe, learning_rates, held_out, folder, title, dataset, checkpoint)
             if search.interrupted_by is not None:
                 return TrainResult(recipe, [], [], False, search, search.interrupted_by)
             recipe = with_changes(recipe, optim={"learning_rate": search.best}, data={"held_out": 0.0})
             folder = folder / "chosen"
         if len(seeds) > 1:
-            runs = run_seeds(recipe, seeds, folder, title, dataset)
+            runs = run_seeds(recipe, seeds, folder, title, dataset, checkpoint)
             folders = [folder / f"seed-{run.seed}" for run in runs]
         else:
             recipe = replace(recipe, seed=seeds[0]) if seeds else recipe
-            runs, folders = [run_recipe(recipe, folder, title, dataset)], [folder]
+            runs, folders = [run_recipe(recipe, folder, title, dataset, checkpoint)], [folder]
     is_finished = runs[-1].is_finished and len(runs) >= len(seeds)
     return TrainResult(recipe, runs, folders, is_finished, search, runs[-1].interrupted_by)
 
 
 def finetune(
-    model: str | Path,
-    data: Any,
+    model: str | Path | Checkpoint,
+    data: DataLike,
     out: str | Path | None = None,
     *,
     recipe: str = "folder",
@@ -118,8 +121,8 @@ def finetune(
     """Fine-tune a checkpoint on images; an interrupted run in the same folder is resumed.
 
     Args:
-        model: Checkpoint: a folder or file in any known format, or hf://org/name.
-        data: Path or name of a dataset, or a dataset object.
+        model: A folder or file in any known format, hf://org/name, or a loaded checkpoint.
+        data: Path or name of a dataset, or a map-style dataset of (PIL image, label).
         out: Folder of the run (default: below runs/, named after model, data and recipe).
         recipe: Name of a fine-tuning recipe: folder, which suits a laptop, or one of the paper's, e.g. pets.
         seeds: Train once with each of these seeds; several have a folder each.
@@ -129,8 +132,10 @@ def finetune(
     """
     rule = find_finetune_recipe(recipe)
     dataset = find_data_once(data)
-    title = name_finetune_run(model, dataset.name, recipe) if title is None else title
-    built = with_changes(build_finetune_recipe(recipe, str(model), dataset), **changes)
+    checkpoint = model if isinstance(model, Checkpoint) else None
+    name = str(model) if checkpoint is None else str(checkpoint.provenance.get("source", "checkpoint"))
+    title = name_finetune_run(name, dataset.name, recipe) if title is None else title
+    built = with_changes(build_finetune_recipe(recipe, name, dataset), **changes)
     return train(
         built,
         Path("runs") / title if out is None else out,
@@ -139,6 +144,7 @@ def finetune(
         held_out=rule.held_out,
         title=title,
         dataset=dataset,
+        checkpoint=checkpoint,
     )
 
 
@@ -149,6 +155,7 @@ def search_learning_rate(
     out: Path,
     title: str,
     dataset: DatasetHandle | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> LearningRateSearch:
     """Train with each learning rate on part of train and measure once, at the end, on the rest; test images are not used."""
     trials = build_trials(recipe, learning_rates, recipe.data.held_out or held_out)
@@ -157,7 +164,7 @@ def search_learning_rate(
     with start_runtime(recipe.device):
         for lr, trial in trials.items():
             try:
-                summary = run_recipe(trial, out / f"rate-{lr:g}", f"{title}, lr {lr:g}", dataset)
+                summary = run_recipe(trial, out / f"rate-{lr:g}", f"{title}, lr {lr:g}", dataset, checkpoint)
             except Diverged as error:
                 warn_user(f"Learning rate {lr:g} is too high: {summarise_error(error)}.")
                 continue
@@ -191,7 +198,12 @@ def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: floa
 
 
 def run_seeds(
-    recipe: Recipe, seeds: Sequence[int], out: Path, title: str, dataset: DatasetHandle | None = None
+    recipe: Recipe,
+    seeds: Sequence[int],
+    out: Path,
+    title: str,
+    dataset: DatasetHandle | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[RunSummary]:
     """Run a recipe with each seed in a folder of its own; finished runs are only read, and an interruption ends the list."""
     check_distinct(seeds)
@@ -199,7 +211,8 @@ def run_seeds(
     summaries: list[RunSummary] = []
     with start_runtime(recipe.device):
         for seed in seeds:
-            summaries.append(run_recipe(replace(recipe, seed=seed), out / f"seed-{seed}", f"{title}, seed {seed}", dataset))
+            name = f"seed-{seed}"
+            summaries.append(run_recipe(replace(recipe, seed=seed), out / name, f"{title}, seed {seed}", dataset, checkpoint))
             if summaries[-1].interrupted_by is not None:
                 break
     return summaries
