@@ -19,7 +19,7 @@ from vitrine.data.config import AugmentConfig, BadImages, LoaderConfig
 from vitrine.data.image import BadImage, decode_image
 from vitrine.data.loader import Loader
 from vitrine.data.open_data import DatasetHandle, find_data
-from vitrine.data.pack import pack
+from vitrine.data.pack import pack_data
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.image_files import FileSource
@@ -325,7 +325,7 @@ def test_skipped_images_are_named_once(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
 def test_packing_leaves_out_bad_images(damaged: FileSource, bad: set[str], tmp_path: Path) -> None:
     data = DatasetHandle(str(damaged.root), "files", (), lambda split: damaged)
-    (report,) = pack(data, tmp_path / "packed", 256, bad_images="skip")
+    (report,) = pack_data(data, tmp_path / "packed", 256, bad_images="skip")
     packed = find_data(tmp_path / "packed").open()
     good = [index for index in range(len(damaged)) if damaged.name(index) not in bad]
     assert report.num_skipped == len(bad)
@@ -335,7 +335,7 @@ def test_packing_leaves_out_bad_images(damaged: FileSource, bad: set[str], tmp_p
             packed.read(index_in_pack)[0].to_numpy(), damaged.read(index)[0].to_numpy(), err_msg=damaged.name(index)
         )
     with pytest.raises(BadImage, match=re.escape(min(bad, key=lambda name: int(name.split("-")[0])))):
-        pack(data, tmp_path / "again", 256)
+        pack_data(data, tmp_path / "again", 256)
 
 
 @pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")
