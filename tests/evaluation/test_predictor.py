@@ -23,7 +23,9 @@ from vitrine.data.sources.image_files import FileSource
 from vitrine.engines.engine import TorchEngine
 from vitrine.evaluation.config import InferenceConfig
 from vitrine.evaluation.features import FeatureCache
+from vitrine.evaluation.few_shot import few_shot
 from vitrine.evaluation.predictor import ImagePrediction, ImagesLike, Predictor, PredictResult, features, predict
+from vitrine.evaluation.probes import probe
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.models.config import ModelConfig, ViTConfig
 
@@ -285,6 +287,13 @@ def test_pil_images_of_any_mode_equal_their_files(tmp_path: Path) -> None:
         assert [each.probabilities for each in from_memory] == [each.probabilities for each in from_files]
 
 
+def test_labels_of_a_source_do_not_matter(source: FileSource) -> None:
+    other = FileSource(source.root, NAMES, Labels.one_each([90, 7, 7, 7, 7, 7, 7]), tuple(map(str, range(91))))
+    first, second = (predict_by_twos(make_checkpoint(cases.VIT), each) for each in (source, other))
+    assert first == second
+    assert len(first.predictions) == 7
+
+
 def test_bad_objects_are_listed_and_wrong_types_raise(tmp_path: Path) -> None:
     [good] = draw_images(tmp_path, 1)
     checkpoint = make_checkpoint(cases.VIT)
@@ -406,3 +415,37 @@ def test_features_of_a_data_set_with_splits(tmp_path: Path) -> None:
     result.save(buffer)
     arrays = np.load(io.BytesIO(buffer.read_bytes()))
     assert set(arrays) == {"features", "labels", "names", "splits", "class_names"}
+
+
+class ListDataset:
+    """A map-style dataset of (PIL image, label)."""
+
+    classes = ("ant", "bee")
+
+    def __init__(self, folder: Path) -> None:
+        self.files = sorted(folder.rglob("*.png"))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        with Image.open(self.files[index]) as image:
+            return image.convert("RGB"), self.classes.index(self.files[index].parent.name)
+
+
+def test_data_may_be_python_datasets(tmp_path: Path) -> None:
+    folder = draw_divided(tmp_path / "photos", ("ant", "bee"), 3, 2)
+    splits = {name: ListDataset(folder / name) for name in ("train", "test")}
+    checkpoint = make_checkpoint(cases.VIT)
+    from_folder, from_objects = (features(checkpoint, data, device="cpu", inference=INFERENCE) for data in (folder, splits))
+    np.testing.assert_array_equal(from_objects.features, from_folder.features)
+    np.testing.assert_array_equal(from_objects.labels, from_folder.labels)
+    by_folder, by_objects = (
+        few_shot(checkpoint, data, (1, None), device="cpu", inference=INFERENCE) for data in (folder, splits)
+    )
+    assert [each.accuracies for each in by_objects] == [each.accuracies for each in by_folder]
+    by_folder, by_objects = (
+        probe(checkpoint, data, ("means",), device="cpu", inference=INFERENCE) for data in (folder, splits)
+    )
+    assert by_objects.probes[0].accuracy == by_folder.probes[0].accuracy
+    assert (by_objects.num_train_images, by_objects.num_test_images) == (6, 4)

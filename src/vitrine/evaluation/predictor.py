@@ -119,7 +119,8 @@ class Predictor:
         """
         class_names = self.class_names
         source, inference = self.open_images(images)
-        topk = self.predict_source(source, top, replace(inference, bad_images="skip"), "predicting", warn_skipped=False)
+        unlabelled = RelabelledSource(source, Labels.none_each(len(source)), class_names)
+        topk = self.predict_source(unlabelled, top, replace(inference, bad_images="skip"), "predicting", warn_skipped=False)
         predictions = [
             ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
             for index, classes, probabilities in zip(
