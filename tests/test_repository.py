@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "version",
     },
     "inspection": {"core", "data", "models", "formats", "engines", "objectives", "training", "evaluation", "run"},
-    "studies": {"core", "data", "evaluation", "recipe", "recipes", "run"},
+    "studies": {"core", "data", "formats", "evaluation", "recipe", "recipes", "run"},
     "demo": {"core", "data", "models", "formats", "training", "evaluation", "recipe", "recipes", "run", "inspection"},
 }
 UNTESTED = {PACKAGE / "version.py"}
