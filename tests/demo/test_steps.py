@@ -1,4 +1,4 @@
-"""The story itself: short runs on a folder and a tiny checkpoint, what they come to, and that they are not made twice."""
+"""Short runs of the demo on a folder of images and a tiny checkpoint: their results, and that they are not repeated."""
 
 import json
 from dataclasses import replace
@@ -12,8 +12,8 @@ from tests.demo.stage import make_checkpoint, make_images
 from vitrine.cli import main
 from vitrine.demo import steps
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.plan import Plan, StepResult, plan_story
-from vitrine.demo.steps import Interrupted, keep_images, order_by_turns, run_demo
+from vitrine.demo.plan import Plan, StepResult, plan_demo
+from vitrine.demo.steps import Interrupted, order_by_turns, run_demo, run_steps, save_test_images
 from vitrine.evaluation.intervals import wilson_interval
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.cost import compute_cost
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("short_runs")
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """On a folder that is not divided, so that a part is held out."""
-    folder = tmp_path_factory.mktemp("story")
+    """Plan a demo on data without splits, so that a part is held out."""
+    folder = tmp_path_factory.mktemp("demo")
     make_images(folder / "images", splits=("",))
     make_checkpoint(folder / "tiny")
     config = DemoConfig(
@@ -37,22 +37,22 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         num_drawn=2,
         num_measured=3,
     )
-    return plan_story(config)
+    return plan_demo(config)
 
 
 @pytest.fixture(scope="module")
 def results(plan: Plan, short_runs: None) -> dict[str, StepResult]:
-    return {result.key: result for result in run_demo(plan)}
+    return {result.key: result for result in run_steps(plan)}
 
 
-def test_every_step_has_its_result(plan: Plan, results: dict[str, StepResult]) -> None:
+def test_every_step_has_a_result(plan: Plan, results: dict[str, StepResult]) -> None:
     assert list(results) == [step.key for step in plan.steps]
     assert all(results[step.key].command == step.command for step in plan.steps)
     assert all(result.seconds > 0 for result in results.values())
 
 
 @pytest.mark.parametrize("key", ["transfer", "scratch", "resnet", "hybrid"])
-def test_a_run_s_figures_are_those_of_its_folder(key: str, plan: Plan, results: dict[str, StepResult]) -> None:
+def test_results_of_a_run_are_those_of_its_summary(key: str, plan: Plan, results: dict[str, StepResult]) -> None:
     summary, result = RunFolder(plan.config.out / key).read_summary(), results[key]
     assert summary.best is not None
     assert result.accuracy == wilson_interval(summary.best, 5)
@@ -61,17 +61,16 @@ def test_a_run_s_figures_are_those_of_its_folder(key: str, plan: Plan, results: 
     assert result.macs == compute_cost(load_checkpoint(plan.config.out / key / "model").model.config).macs
 
 
-def test_few_shot_is_what_its_command_gives(
+def test_few_shot_equals_its_command(
     plan: Plan, results: dict[str, StepResult], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the same images, found in the same way."""
     words = results["few-shot"].command.split()
-    main([*words[1:], "--json", str(tmp_path / "found.json")])
-    (found,) = json.loads((tmp_path / "found.json").read_text())["results"]
-    assert results["few-shot"].accuracy == wilson_interval(found["mean"], found["num_test_images"])
+    main([*words[1:], "--json", str(tmp_path / "few-shot.json")])
+    (row,) = json.loads((tmp_path / "few-shot.json").read_text())["results"]
+    assert results["few-shot"].accuracy == wilson_interval(row["mean"], row["num_test_images"])
 
 
-def test_the_inspection_has_its_figures(plan: Plan, results: dict[str, StepResult]) -> None:
+def test_inspection_writes_figures(plan: Plan, results: dict[str, StepResult]) -> None:
     out = plan.config.out
     assert results["inspect"].accuracy is None
     assert len(list((out / "images").iterdir())) == 3
@@ -80,29 +79,31 @@ def test_the_inspection_has_its_figures(plan: Plan, results: dict[str, StepResul
     assert (out / "distances.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_is_trained_or_measured_twice(
+def test_finished_steps_are_only_read(
     plan: Plan, results: dict[str, StepResult], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(steps, "Predictor", None)
-    again = {result.key: result for result in run_demo(plan)}
-    assert {key: again[key] for key in again if key != "inspect"} == {key: results[key] for key in results if key != "inspect"}
-    said = capsys.readouterr().err.splitlines()
-    assert next(line for line in said if line[0].isdigit()) == f"1/6  {plan.steps[0].title}"
-    assert not any(line.startswith("step ") for line in said)
+    monkeypatch.setattr(steps, "run_inspection", lambda plan, step: results["inspect"])  # which is always repeated
+    assert {result.key: result for result in run_steps(plan)} == results
+    lines = capsys.readouterr().err.splitlines()
+    assert next(line for line in lines if line[0].isdigit()) == f"1/6  {plan.steps[0].title}"
+    assert not any(line.startswith("step ") for line in lines)
 
 
-def test_an_interrupted_run_ends_the_story(plan: Plan, results: dict[str, StepResult], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_ends_the_demo(plan: Plan, results: dict[str, StepResult], monkeypatch: pytest.MonkeyPatch) -> None:
     summary = replace(RunFolder(plan.config.out / "transfer").read_summary(), steps=2, is_finished=False, interrupted_by=2)
     monkeypatch.setattr(steps, "run_recipe", lambda recipe, out, title: summary)
-    with pytest.raises(Interrupted, match="step 2 of 3") as error:
-        run_demo(plan)
+    with pytest.raises(Interrupted, match="2 of 3") as error:
+        run_steps(plan)
     assert error.value.summary is summary
+    result = run_demo(plan.config)
+    assert (result.interrupted_by, result.report, result.steps) == (summary, None, [])
 
 
-def test_images_are_kept_by_turns(plan: Plan, tmp_path: Path) -> None:
+def test_saved_images_take_turns_by_class(plan: Plan, tmp_path: Path) -> None:
     assert order_by_turns(np.array([1, 1, 0, 2, 0])).tolist() == [2, 0, 3, 4, 1]
-    keep_images(plan.test, tmp_path / "kept", 2)
-    assert [path.name for path in sorted((tmp_path / "kept").iterdir())] == ["000.png", "001.png"]
+    save_test_images(plan.test, tmp_path / "images", 2)
+    assert [path.name for path in sorted((tmp_path / "images").iterdir())] == ["000.png", "001.png"]
     first = int(order_by_turns(plan.test.labels.values)[0])
-    with Image.open(tmp_path / "kept" / "000.png") as kept:
-        assert np.array_equal(np.asarray(kept), np.asarray(plan.test.read(first)[0].to_pil()))
+    with Image.open(tmp_path / "images" / "000.png") as image:
+        assert np.array_equal(np.asarray(image), np.asarray(plan.test.read(first)[0].to_pil()))

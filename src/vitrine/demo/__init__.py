@@ -1,1 +1,1 @@
-"""The whole story on built-in data, with a report."""
+"""The demo: the paper's main steps on built-in or your own data, with a report."""

@@ -1,4 +1,4 @@
-"""What the demo is told, as a frozen dataclass. No torch here."""
+"""DemoConfig: the settings of `vitrine demo`. No torch here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,26 +11,26 @@ DIGITS = "digits"
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """Where the story is told, on which images and from which checkpoint. Lengths are the recipes', unless they are given."""
+    """Settings of `run_demo`: data, checkpoint and lengths, which are those of the recipes by default."""
 
-    out: Path
-    """The folder of the report, with a folder for each run."""
+    out: Path = Path("demo")
+    """Folder of the report, with a folder for each run."""
     data: str = DIGITS
-    """What is transferred to: the built-in digits, or anyone's images."""
+    """Data to transfer to: the built-in digits, or your own."""
     model: str | None = None
-    """The checkpoint that is transferred; None: a small one is pre-trained on generated shapes first."""
+    """Checkpoint to transfer (default: a small ViT is pre-trained on generated shapes first)."""
     seed: int = 0
     device: str | None = None
     pretrain_steps: int | None = None
-    """Of the pre-training on shapes."""
+    """Steps of the pre-training on shapes."""
     steps: int | None = None
-    """Of every run on the data."""
+    """Steps of every run on the data."""
     subset: str | None = None
-    """Of the images to learn from, as 10/class; None: ten digits of each kind, and of other data a few hundred images."""
+    """Training images, e.g. 10/class (default: ten of each digit, or a few hundred images of other data)."""
     num_drawn: int = 6
-    """Images whose rollouts are drawn."""
+    """Number of images whose rollouts are drawn."""
     num_measured: int = 64
-    """Images that attention distances are taken over."""
+    """Number of images that attention distances are averaged over."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -43,9 +43,9 @@ class DemoConfig:
             Subset.parse(self.subset)
         for name, value in (("--data", self.data), ("--model", self.model)):
             if value == "":
-                raise ValueError(f"{name} '' is no name: give a path, or leave it out.")
+                raise ValueError(f"{name} '' is empty: give a path, or leave it out.")
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the images are the digits, which must not be mirrored and lie in memory."""
+        """Whether the data is the built-in digits, which fit into memory and must not be mirrored."""
         return self.data == DIGITS

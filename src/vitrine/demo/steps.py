@@ -1,10 +1,10 @@
-"""The story, told: what each step of a plan came to, and what it cost."""
+"""`vitrine.run_demo`: run the steps of the demo, and write its report."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from vitrine.core.files import atomic_file, make_folder, read_json, write_json
 from vitrine.core.runtime import choose_device
 from vitrine.data.source import Source
-from vitrine.demo.plan import Plan, Step, StepResult
-from vitrine.demo.report import draw_distances
+from vitrine.demo.config import DemoConfig
+from vitrine.demo.plan import Plan, Step, StepResult, plan_demo
+from vitrine.demo.report import draw_distances, write_demo_report
 from vitrine.evaluation.features import FeatureSplit
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.intervals import Estimate, wilson_interval
@@ -28,32 +29,96 @@ from vitrine.models.cost import compute_cost
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import run_recipe
 
-LARGEST_SIDE = 480  # of an image that is kept to look at
-NUM_KEPT = 256  # at most
+MAX_SIDE, MAX_IMAGES = 480, 256  # of the test images that are written for the inspection
 
 
 class Interrupted(Exception):
-    """Someone stopped a run of the story, which is saved."""
+    """A run of the demo was interrupted; it is saved."""
 
     def __init__(self, summary: RunSummary) -> None:
         super().__init__(f"step {summary.steps} of {summary.total_steps}")
         self.summary = summary
 
 
-def run_demo(plan: Plan) -> list[StepResult]:
-    """Every step, announced; a run that was stopped is resumed, one that is finished is read."""
-    tell: Mapping[str, Callable[[Plan, Step], StepResult]] = {"few-shot": measure_few_shot, "inspect": look_inside}
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """Result of `run_demo`."""
+
+    config: DemoConfig
+    model: str
+    """The checkpoint that was transferred."""
+    num_train_images: int
+    num_test_images: int
+    steps: list[StepResult]
+    """Results of the steps; none if a run was interrupted."""
+    report: Path | None
+    """The HTML page; None if a run was interrupted."""
+    interrupted_by: RunSummary | None = None
+    """The run that was interrupted, if any; the same call resumes it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `vitrine demo --json`."""
+        return {
+            "data": self.config.data,
+            "num_train_images": self.num_train_images,
+            "num_test_images": self.num_test_images,
+            "model": self.model,
+            "seed": self.config.seed,
+            "results": [asdict(step) for step in self.steps],
+        }
+
+
+def run_demo(config: DemoConfig | None = None) -> DemoResult:
+    """Pre-train a small ViT, transfer it, compare it with other models, inspect it, and write a report.
+
+    Finished steps in the same folder are only read, and an interrupted one is resumed.
+    """
+    config = DemoConfig() if config is None else config
+    choose_device(config.device)  # an unknown device is an error before anything is opened
+    plan = plan_demo(config)
+    print_plan(plan)
+    steps, report, interrupted_by = [], None, None
+    try:
+        steps = run_steps(plan)
+        report = write_demo_report(plan, steps)
+    except Interrupted as error:
+        interrupted_by = error.summary
+    return DemoResult(
+        config=config,
+        model=plan.checkpoint,
+        num_train_images=len(plan.train),
+        num_test_images=len(plan.test),
+        steps=steps,
+        report=report,
+        interrupted_by=interrupted_by,
+    )
+
+
+def print_plan(plan: Plan) -> None:
+    """Print what will be done and how long it may take, to stderr like all progress."""
+    print(
+        f"{plan.config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.steps)} steps "
+        f"({', '.join(step.key for step in plan.steps)}), about {max(1, round(plan.minutes))} min on two CPU cores. Results go "
+        f"to {plan.config.out}.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def run_steps(plan: Plan) -> list[StepResult]:
+    """Run every step of a plan; finished ones are only read."""
+    measurements: Mapping[str, Callable[[Plan, Step], StepResult]] = {"few-shot": run_few_shot, "inspect": run_inspection}
     results = []
-    with few_threads(plan):
+    with limit_threads(plan):
         for number, step in enumerate(plan.steps, start=1):
             print(f"{number}/{len(plan.steps)}  {step.title}", file=sys.stderr, flush=True)
-            results.append(tell.get(step.key, train)(plan, step))
+            results.append(measurements.get(step.key, run_training)(plan, step))
     return results
 
 
 @contextmanager
-def few_threads(plan: Plan) -> Iterator[None]:
-    """One, for networks as small as the demo's own, which two make slower; as many as usual for anyone's checkpoint."""
+def limit_threads(plan: Plan) -> Iterator[None]:
+    """Use one thread for the demo's own models, which are so small that two are slower."""
     num_threads = torch.get_num_threads()
     if plan.config.model is None:
         torch.set_num_threads(1)
@@ -63,13 +128,14 @@ def few_threads(plan: Plan) -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def train(plan: Plan, step: Step) -> StepResult:
+def run_training(plan: Plan, step: Step) -> StepResult:
+    """Train a step's recipe in its folder, or read the finished run."""
     assert step.recipe is not None
     out = plan.config.out / step.key
     summary = run_recipe(step.recipe, out, step.key)
     if summary.interrupted_by is not None or not summary.is_finished:
         raise Interrupted(summary)
-    # Of what is not divided, the held-out images were looked at once, at the end.
+    # Data without splits has no test images: the held-out ones were evaluated once, at the end.
     top1, num_images = summary.test_top1, summary.num_test_images
     if top1 is None:
         top1, num_images = summary.best, len(plan.test)
@@ -89,17 +155,16 @@ def train(plan: Plan, step: Step) -> StepResult:
     )
 
 
-def measure_few_shot(plan: Plan, step: Step) -> StepResult:
-    """A linear classifier in closed form on what the transferred checkpoint makes of the same images; kept as JSON."""
-    kept, asked = plan.config.out / "few-shot.json", {"command": step.command}
-    if kept.is_file():
-        found = read_json(kept)
-        if found.get("asked") == asked:
-            return build_result(found["result"])
+def run_few_shot(plan: Plan, step: Step) -> StepResult:
+    """Evaluate a linear classifier on features of the pre-trained checkpoint; its result is kept in few-shot.json."""
+    path, asked = plan.config.out / "few-shot.json", {"command": step.command}
+    if path.is_file():
+        kept = read_json(path)
+        if kept.get("asked") == asked:
+            return StepResult(**{**kept["result"], "accuracy": Estimate(**kept["result"]["accuracy"])})
     start_s = time.monotonic()
-    device = choose_device(plan.config.device)
     checkpoint = load_checkpoint(plan.checkpoint, image_size=plan.image_size)
-    predictor = Predictor(checkpoint, device, show_progress=True)
+    predictor = Predictor(checkpoint, choose_device(plan.config.device), show_progress=True)
     train, test = (predictor.features(source) for source in (plan.train, plan.test))
     accuracy = evaluate_few_shot(FeatureSplit(train, test, len(plan.train.class_names)), None).mean
     cost = compute_cost(checkpoint.model.config)
@@ -113,42 +178,38 @@ def measure_few_shot(plan: Plan, step: Step) -> StepResult:
         num_parameters=cost.num_parameters,
         macs=cost.macs,
         num_images=len(plan.train),
-        exaflops=2 * cost.macs * len(plan.train) / 1e18,  # forwards only
+        exaflops=2 * cost.macs * len(plan.train) / 1e18,  # forward only
     )
-    write_json(kept, {"asked": asked, "result": asdict(result)})
+    write_json(path, {"asked": asked, "result": asdict(result)})
     return result
 
 
-def build_result(content: dict[str, Any]) -> StepResult:
-    return StepResult(**{**content, "accuracy": Estimate(**content["accuracy"])})
-
-
-def look_inside(plan: Plan, step: Step) -> StepResult:
-    """The inspection's figures of the transferred model, on test images that are written as files first."""
+def run_inspection(plan: Plan, step: Step) -> StepResult:
+    """Inspect the transferred model on test images, which are written as files first."""
     start_s = time.monotonic()
     config, out = plan.config, plan.config.out
-    keep_images(plan.test, out / "images", max(config.num_drawn, config.num_measured))
+    save_test_images(plan.test, out / "images", max(config.num_drawn, config.num_measured))
     checkpoint = load_checkpoint(out / "transfer" / "model")
-    wanted = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
-    found = inspect(checkpoint, [out / "images"], wanted, RolloutConfig(), device=choose_device(config.device))
-    write_inspection(found, out / "inspect", str(out / "transfer" / "model"))
-    assert found.attention is not None  # a ViT has attention
-    draw_distances(found.attention.distances.among_patches, out / "distances.png")
+    settings = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
+    inspection = inspect(checkpoint, [out / "images"], settings, RolloutConfig(), device=choose_device(config.device))
+    write_inspection(inspection, out / "inspect", str(out / "transfer" / "model"))
+    assert inspection.attention is not None  # a ViT has attention
+    draw_distances(inspection.attention.distances.among_patches, out / "distances.png")
     return StepResult(key=step.key, title=step.title, command=step.command, seconds=time.monotonic() - start_s)
 
 
-def keep_images(source: Source, folder: Path, count: int) -> None:
-    """The first of each class, then the second, and so on, as PNG, reduced where they are large."""
+def save_test_images(source: Source, folder: Path, count: int) -> None:
+    """Write images as PNG, reduced if they are large: the first of each class, then the second, and so on."""
     make_folder(folder)
-    for number, index in enumerate(order_by_turns(source.labels.values)[: min(count, NUM_KEPT)]):
+    for number, index in enumerate(order_by_turns(source.labels.values)[: min(count, MAX_IMAGES)]):
         image = source.read(int(index))[0].to_pil()
-        image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+        image.thumbnail((MAX_SIDE, MAX_SIDE))
         with atomic_file(folder / f"{number:03d}.png") as partial:
             image.save(partial, format="PNG")
 
 
 def order_by_turns(labels: np.ndarray) -> np.ndarray:
-    """Indices: of each class its first image, then of each its second."""
+    """Return indices of images: the first of each class, then the second of each, and so on."""
     order = np.argsort(labels, kind="stable")
     _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
     turns = np.empty(len(labels), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What VTAB is asked for: a mistake is found before anything is opened."""
+"""Invalid settings of VTAB are rejected before any data is opened."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ from vitrine.studies.vtab.config import VtabConfig
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("fields", "message"),
     [
-        ({"seeds": (0, 1, 0)}, r"seeds=\(0, 1, 0\) has one of them twice"),
-        ({"tasks": ("pets", "pets")}, r"tasks=.* has one of them twice"),
-        ({"rates": (0.1,)}, "rates and lengths are to choose from, which is done by --sweep"),
-        ({"lengths": (10,)}, "done by --sweep"),
-        ({"sweep": True, "rates": (0.1, -1.0)}, r"rates=\(0\.1, -1\.0\) must be above 0"),
-        ({"sweep": True, "lengths": (0,)}, r"lengths=\(0,\) must be a tuple of whole numbers of at least 1"),
-        ({"test_images": 0}, "test_images=0 must be at least 1"),
-        ({"generated": 1}, "generated=1 must be True or False"),
+        ({"seeds": (0, 1, 0)}, r"seeds=\(0, 1, 0\)"),
+        ({"tasks": ("pets", "pets")}, r"tasks=\('pets', 'pets'\)"),
+        ({"rates": (0.1,)}, "--sweep"),
+        ({"lengths": (10,)}, "--sweep"),
+        ({"sweep": True, "rates": (0.1, -1.0)}, r"rates=\(0\.1, -1\.0\)"),
+        ({"sweep": True, "lengths": (0,)}, r"lengths=\(0,\)"),
+        ({"test_images": 0}, "test_images=0"),
+        ({"generated": 1}, "generated=1"),
     ],
 )
-def test_mistakes(fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         VtabConfig(**fields)

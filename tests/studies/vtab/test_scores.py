@@ -1,8 +1,4 @@
-"""Tests of studies/vtab/scores.py.
-
-The score against table 9 of arXiv:2010.11929, whose groups and means are computed there from the same rows.
-The figure of VTAB: bars as high as the scores, measured in its pixels.
-"""
+"""Scores of VTAB against table 9 of arXiv:2010.11929, and bars of the figure measured in its pixels."""
 
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,14 +12,14 @@ from vitrine.studies.vtab.scores import (
     COLOURS,
     Score,
     TaskResult,
-    build_result,
+    build_task_result,
     compute_scores,
     draw_scores,
     find_overall,
     label_bar,
 )
 
-# In the order of the table's columns, and the means that are printed in its last one and in table 2.
+# In the order of the table's columns, and the means printed in its last column and in table 2.
 TABLE_9 = {
     "H/14 JFT": (
         (95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4, 76.6),
@@ -45,10 +41,10 @@ GROUPS = {"H/14 JFT": (86.69, 87.00, 65.03), "L/16 JFT": (85.56, 86.72, 62.96), 
 
 
 def make_results(*rows: tuple[float, ...]) -> list[TaskResult]:
-    """Of all tasks; a row for each seed, in per cent."""
+    """Build results of all tasks from accuracies in per cent, a row for each seed."""
     return [
-        build_result(name=name, group=task.group, accuracies=[row[place] / 100 for row in rows], num_test_images=1000)
-        for place, (name, task) in enumerate(TASKS.items())
+        build_task_result(name=name, group=task.group, accuracies=[row[index] / 100 for row in rows], num_test_images=1000)
+        for index, (name, task) in enumerate(TASKS.items())
     ]
 
 
@@ -57,7 +53,7 @@ def test_groups_and_score_are_those_of_the_paper(model: str) -> None:
     first, second, mean = TABLE_9[model]
     scores = {score.name: score for score in compute_scores(make_results((*first, *second)))}
     assert list(scores) == ["natural", "specialised", "structured", "VTAB"]
-    # Half of the last digit that is printed.
+    # The tolerance is half of the last printed digit.
     assert [100 * scores[group].mean for group in ("natural", "specialised", "structured")] == pytest.approx(
         GROUPS[model], abs=0.006
     )
@@ -67,7 +63,7 @@ def test_groups_and_score_are_those_of_the_paper(model: str) -> None:
     assert scores["VTAB"].std is None
 
 
-def test_the_spread_is_of_the_scores_of_each_seed() -> None:
+def test_spread_is_over_the_scores_of_each_seed() -> None:
     rows = [(*first, *second) for first, second, _ in TABLE_9.values()]
     overall = find_overall(compute_scores(make_results(*rows)))
     assert overall is not None
@@ -79,13 +75,12 @@ def test_the_spread_is_of_the_scores_of_each_seed() -> None:
     assert task.std == pytest.approx(stdev((0.997, 0.997, 0.993)))
 
 
-def test_only_the_benchmark_s_tasks_count() -> None:
-    """The score says of how many tasks it is; others have means of their own."""
+def test_score_counts_only_tasks_of_the_benchmark() -> None:
     accuracies = {"natural": (0.5, 0.7), "structured": (0.3,), "generated": (0.9, 0.8), "other": (1.0,)}
     results = [
-        build_result(name=f"{group}-{place}", group=group, accuracies=[value], num_test_images=100)
+        build_task_result(name=f"{group}-{index}", group=group, accuracies=[value], num_test_images=100)
         for group, values in accuracies.items()
-        for place, value in enumerate(values)
+        for index, value in enumerate(values)
     ]
     scores = {score.name: score for score in compute_scores(results)}
     assert list(scores) == ["natural", "structured", "VTAB", "generated", "other"]
@@ -100,15 +95,14 @@ def test_only_the_benchmark_s_tasks_count() -> None:
     assert scores["generated"].num_all is None
 
 
-def test_without_any_of_them_there_is_no_score() -> None:
-    scores = compute_scores([build_result(name="photos", group="other", accuracies=[0.5], num_test_images=10)])
+def test_no_score_without_tasks_of_the_benchmark() -> None:
+    scores = compute_scores([build_task_result(name="photos", group="other", accuracies=[0.5], num_test_images=10)])
     assert [score.name for score in scores] == ["other"]
     assert find_overall(scores) is None
 
 
-def test_an_interval_is_wilson_s() -> None:
-    """50 of 100: 0.4038 to 0.5962."""
-    result = build_result(name="pets", group="natural", accuracies=[0.5], num_test_images=100)
+def test_interval_of_50_out_of_100_is_wilson_s() -> None:
+    result = build_task_result(name="pets", group="natural", accuracies=[0.5], num_test_images=100)
     assert (result.low, result.high) == (pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
 
 
@@ -116,11 +110,11 @@ NOTE = "Not the paper's protocol: model.image_size 224 instead of 384; " * 4
 
 
 def find_heights(path: Path, names: list[str]) -> dict[str, int]:
-    """Of each bar in pixels, along the column where it is highest."""
+    """Return the height of each bar in pixels."""
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
     heights: dict[str, int] = {}
     for name in names:
-        colour = [int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5)]
+        colour = [int(COLOURS[name][start : start + 2], 16) for start in (1, 3, 5)]
         heights[name] = int((np.abs(pixels - colour).max(axis=2) < 3).sum(axis=0).max())
     return heights
 
@@ -128,7 +122,7 @@ def find_heights(path: Path, names: list[str]) -> dict[str, int]:
 def draw(path: Path, *accuracies: tuple[float, ...]) -> list[Score]:
     groups = ("natural", "structured", "generated")
     results = [
-        build_result(name=group, group=group, accuracies=values, num_test_images=100)
+        build_task_result(name=group, group=group, accuracies=values, num_test_images=100)
         for group, values in zip(groups, accuracies, strict=True)
     ]
     scores = compute_scores(results)
@@ -140,12 +134,11 @@ def test_bars_are_as_high_as_the_scores(tmp_path: Path) -> None:
     scores = draw(tmp_path / "vtab.png", (0.8,), (0.4,), (0.2,))
     heights = find_heights(tmp_path / "vtab.png", [score.name for score in scores])
     for score in scores:
-        # A pixel or two at the ends.
+        # The tolerance is a pixel or two at the ends.
         assert heights[score.name] / heights["natural"] == pytest.approx(score.mean / 0.8, abs=0.02)
 
 
-def test_several_seeds_have_a_spread(tmp_path: Path) -> None:
-    """A black line on the bar, which a single seed has not."""
+def test_several_seeds_have_a_black_error_bar(tmp_path: Path) -> None:
     draw(tmp_path / "one.png", (0.8,), (0.4,), (0.2,))
     draw(tmp_path / "two.png", (0.7, 0.9), (0.3, 0.5), (0.1, 0.3))
     images = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L")) for name in ("one", "two")]
@@ -156,5 +149,5 @@ def test_several_seeds_have_a_spread(tmp_path: Path) -> None:
     ("num_tasks", "num_all", "label"),
     [(7, 7, "natural\n7 tasks"), (2, 7, "natural\n2 of 7 tasks"), (1, None, "natural\n1 task"), (3, None, "natural\n3 tasks")],
 )
-def test_a_bar_says_of_how_many_tasks_it_is(num_tasks: int, num_all: int | None, label: str) -> None:
+def test_bar_labels_count_tasks(num_tasks: int, num_all: int | None, label: str) -> None:
     assert label_bar(Score(name="natural", num_tasks=num_tasks, num_all=num_all, mean=0.5, std=None)) == label

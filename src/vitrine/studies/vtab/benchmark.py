@@ -1,103 +1,242 @@
-"""VTAB-1k as in the paper: one setting for all tasks, each trained on 1000 images and tested on all its test images.
+"""`vitrine.vtab`: a checkpoint on the tasks of VTAB-1k, each trained on 1000 images and tested on all its test images.
 
-Appendix B.1.1 of arXiv:2010.11929: rate and length were chosen once for the whole suite, among two of each, by the mean
-accuracy on 200 images after training on 800. Which images lie in which split is the matter of `data/vtab_splits.py`.
+All tasks share one setting. The paper chose its learning rate and length once for the whole suite, from two of each, by the
+mean accuracy on 200 images after training on 800 (appendix B.1.1 of arXiv:2010.11929). How the images of a task are divided is
+in data/sources/vtab.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from vitrine.core.console import summarise, warn_user
-from vitrine.core.files import make_folder
+from vitrine.core.console import summarise_error, warn_user
+from vitrine.core.files import make_folder, write_json
 from vitrine.core.runtime import start_runtime
 from vitrine.data.sources.vtab import GROUPS
 from vitrine.recipe import Recipe, with_changes
+from vitrine.recipes.registry import short_model_name
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
 from vitrine.studies.sweeps import run_seeds
 from vitrine.studies.vtab.config import VtabConfig
-from vitrine.studies.vtab.protocol import FoundTask, Setting, apply_setting, build_task_recipe, list_settings
-from vitrine.studies.vtab.scores import TaskResult, build_result
+from vitrine.studies.vtab.protocol import (
+    FoundTask,
+    Setting,
+    apply_setting,
+    build_protocol,
+    build_task_recipe,
+    check_recipe,
+    describe_protocol,
+    find_tasks,
+    list_departures,
+    list_settings,
+)
+from vitrine.studies.vtab.scores import Score, TaskResult, build_task_result, compute_scores, draw_scores, find_overall
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """Result of `sweep_settings`."""
+
     accuracies: dict[Setting, tuple[float, ...]]
-    """On the 200 images of each task that it was chosen by; without settings that diverged."""
+    """Validation accuracy of each task; settings that diverged are left out."""
     interrupted_by: RunSummary | None = None
 
     @property
     def best(self) -> Setting:
-        """Of several alike, the first."""
+        """The setting with the highest mean accuracy; of equal ones, the first."""
         return max(self.accuracies, key=lambda setting: fmean(self.accuracies[setting]))
 
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return each setting with its accuracies, as in vtab.json."""
+        return [
+            {
+                **asdict(setting),
+                "mean": sum(values) / len(values),
+                "accuracies": list(values),
+                "is_chosen": setting == self.best,
+            }
+            for setting, values in self.accuracies.items()
+        ]
 
-@dataclass(frozen=True)
-class Suite:
-    results: list[TaskResult]
+
+@dataclass(frozen=True, kw_only=True)
+class VtabResult:
+    """Result of `vtab`: accuracies of the tasks, and their means."""
+
+    model: str
+    seeds: tuple[int, ...]
+    recipe: Recipe
+    """Recipe of all tasks, with the learning rate and length that a sweep chose."""
+    departures: list[str]
+    """Settings that are not the paper's, and tasks with too few training images; empty under the paper's protocol."""
+    missing: tuple[str, ...]
+    """Requested tasks of the benchmark that were not found."""
+    tasks: list[TaskResult]
+    """Results of the tasks; fewer than were found if a run was interrupted."""
+    sweep: Sweep | None = None
     interrupted_by: RunSummary | None = None
-    """The run that was stopped; then there are fewer results than tasks."""
+    """The run that was interrupted, if any; the same call resumes it."""
+
+    @property
+    def scores(self) -> list[Score]:
+        """Mean accuracy of each group of tasks, and of all tasks of the benchmark."""
+        return compute_scores(self.tasks)
+
+    @property
+    def score(self) -> Score | None:
+        """The VTAB score: the mean over tasks; None if no task of the benchmark was run."""
+        return find_overall(self.scores)
+
+    @property
+    def protocol(self) -> str:
+        """The settings in one sentence, and whether they are the paper's."""
+        return describe_protocol(self.recipe, self.departures, self.sweep is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of vtab.json."""
+        return {
+            "model": self.model,
+            "seeds": list(self.seeds),
+            "is_paper_protocol": not self.departures,
+            "departures": self.departures,
+            "missing": list(self.missing),
+            **({} if self.sweep is None else {"sweep": self.sweep.to_json()}),
+            "recipe": self.recipe.to_json(),
+            "protocol": self.protocol,
+            "tasks": [asdict(task) for task in self.tasks],
+            "groups": [asdict(score) for score in self.scores],
+            "score": None if self.score is None else asdict(self.score),
+        }
 
 
-def run_suite(recipe: Recipe, found: Sequence[FoundTask], seeds: Sequence[int], out: Path) -> Suite:
-    """Every task with every seed, in folders of their own; finished ones are only read."""
-    make_folder(out)
-    results: list[TaskResult] = []
-    with start_runtime(recipe.device):
-        for place, each in enumerate(found, start=1):
-            title = f"{each.task.name} ({place} of {len(found)})"
-            summaries = run_seeds(build_task_recipe(recipe, each), seeds, out / each.task.name, title)
-            if not summaries[-1].is_finished or len(summaries) < len(seeds):
-                return Suite(results, summaries[-1])
-            results.append(describe_result(each, summaries))
-            if summaries[-1].interrupted_by is not None and place < len(found):
-                return Suite(results, summaries[-1])
-    return Suite(results)
+def vtab(
+    model: str | Path,
+    root: str | Path,
+    /,  # so that `changes` may have the recipe's field `model`
+    out: str | Path | None = None,
+    *,
+    tasks: Sequence[str] = (),
+    generated: bool = False,
+    test_images: int | None = None,
+    seeds: Sequence[int] = (),
+    sweep: bool = False,
+    rates: Sequence[float] = (),
+    lengths: Sequence[int] = (),
+    recipe: Recipe | None = None,
+    **changes: Any,
+) -> VtabResult:
+    """Fine-tune a checkpoint on each task of VTAB-1k and average the test accuracies; finished runs are only read.
 
-
-def describe_result(found: FoundTask, summaries: Sequence[RunSummary]) -> TaskResult:
-    return build_result(
-        name=found.task.name,
-        group=found.group,
-        accuracies=[summary.test_top1 or 0.0 for summary in summaries],
-        num_test_images=found.num_test_images,
-        source=found.source,
-        num_classes=found.num_classes,
-        num_train_images=summaries[0].num_train_images,
+    Args:
+        model: Checkpoint: a folder or file in any known format, or hf://org/name.
+        root: Folder with a dataset for each task, named like the task.
+        out: Folder of the runs, vtab.json and vtab.png (default: below runs/, named after the model).
+        tasks: Names of tasks to run (default: all that are found).
+        generated: Add three tasks on generated images, with their own mean.
+        test_images: Test on at most this many images of each task (default: all).
+        seeds: Run each task once with each of these seeds (default: the recipe's).
+        sweep: First choose learning rate and length, once for all tasks, on 200 of the 1000 images.
+        rates: Learning rates to choose from (default: the recipe's, and 0.3 times it).
+        lengths: Numbers of steps to choose from (default: the recipe's, and 0.4 times it).
+        recipe: Recipe of all tasks (default: the paper's, from `build_protocol`).
+        changes: Changed fields of the recipe, e.g. total_steps=500; the results then list them as departures.
+    """
+    config = VtabConfig(
+        tasks=tuple(tasks),
+        generated=generated,
+        test_images=test_images,
+        seeds=tuple(seeds),
+        sweep=sweep,
+        rates=tuple(rates),
+        lengths=tuple(lengths),
     )
+    protocol = build_protocol(str(model), str(root))
+    recipe = with_changes(protocol if recipe is None else recipe, **changes)
+    check_recipe(recipe, protocol)
+    folder = Path("runs") / f"{short_model_name(model)}-vtab" if out is None else Path(out)
+    found = find_tasks(Path(root), config, folder)
+    results: dict[str, Any] = {
+        "model": str(model),
+        "seeds": config.seeds or (recipe.seed,),
+        "departures": list_departures(recipe, protocol, config, found.tasks),
+        "missing": found.missing,
+    }
+    with start_runtime(recipe.device) as runtime:  # once for all runs: the processes of torchrun can meet only once
+        make_folder(folder)
+        if config.sweep:
+            trials = results["sweep"] = sweep_settings(recipe, config, found.tasks, folder / "sweep")
+            if trials.interrupted_by is not None:
+                return VtabResult(**results, recipe=recipe, tasks=[], interrupted_by=trials.interrupted_by)
+            recipe = apply_setting(recipe, trials.best)
+        task_results, interrupted_by = run_tasks(recipe, found.tasks, results["seeds"], folder)
+        result = VtabResult(**results, recipe=recipe, tasks=task_results, interrupted_by=interrupted_by)
+        if runtime.is_main and interrupted_by is None:
+            write_json(folder / "vtab.json", result.to_json())
+            draw_scores(result.scores, result.tasks, short_model_name(model), result.protocol, folder / "vtab.png")
+    return result
 
 
-def sweep_settings(recipe: Recipe, config: VtabConfig, found: Sequence[FoundTask], out: Path) -> Sweep:
-    """Each setting on every task of the benchmark, or on all where there is none of it; test images are not looked at."""
-    chosen_by = [each for each in found if each.group in GROUPS] or list(found)
+def run_tasks(
+    recipe: Recipe, tasks: Sequence[FoundTask], seeds: Sequence[int], out: Path
+) -> tuple[list[TaskResult], RunSummary | None]:
+    """Run every task with every seed, each in its folder; return the results, and the run that was interrupted, if any."""
+    results: list[TaskResult] = []
+    for number, found in enumerate(tasks, start=1):
+        name = found.task.name
+        runs = run_seeds(build_task_recipe(recipe, found), seeds, out / name, f"{name} ({number} of {len(tasks)})")
+        if not runs[-1].is_finished or len(runs) < len(seeds):
+            return results, runs[-1]
+        results.append(
+            build_task_result(
+                name=name,
+                group=found.group,
+                accuracies=[run.test_top1 or 0.0 for run in runs],
+                num_test_images=found.num_test_images,
+                source=found.source,
+                num_classes=found.num_classes,
+                num_train_images=runs[0].num_train_images,
+            )
+        )
+        if runs[-1].interrupted_by is not None and number < len(tasks):  # a signal may come with the last step of a run
+            return results, runs[-1]
+    return results, None
+
+
+def sweep_settings(recipe: Recipe, config: VtabConfig, tasks: Sequence[FoundTask], out: Path) -> Sweep:
+    """Run all tasks of the benchmark, or other ones if there are none, with each setting; test images are not used."""
+    tasks = [task for task in tasks if task.group in GROUPS] or tasks
     evaluation = {"num_times": 1, "test": False}
-    trials = {each: with_changes(apply_setting(recipe, each), evaluation=evaluation) for each in list_settings(recipe, config)}
+    trials = {
+        setting: with_changes(apply_setting(recipe, setting), evaluation=evaluation)
+        for setting in list_settings(recipe, config)
+    }
+    make_folder(out)
     accuracies: dict[Setting, tuple[float, ...]] = {}
-    with start_runtime(recipe.device):
-        for setting, trial in trials.items():
-            try:
-                summaries = try_setting(trial, chosen_by, out / str(setting), f"rate {setting.learning_rate:g}")
-            except Diverged as error:
-                warn_user(f"The rate {setting.learning_rate:g} is out of the question: {summarise(error)}.")
-                continue
-            if len(summaries) == len(chosen_by) and summaries[-1].is_finished:
-                accuracies[setting] = tuple(summary.best or 0.0 for summary in summaries)
-            if summaries[-1].interrupted_by is not None:
-                return Sweep(accuracies, summaries[-1])
+    for setting, trial in trials.items():
+        try:
+            runs = run_trial(trial, tasks, out / setting.folder, f"lr {setting.learning_rate:g}, {setting.total_steps} steps")
+        except Diverged as error:
+            warn_user(f"Learning rate {setting.learning_rate:g} is too high: {summarise_error(error)}.")
+            continue
+        if len(runs) == len(tasks) and runs[-1].is_finished:
+            accuracies[setting] = tuple(run.best or 0.0 for run in runs)
+        if runs[-1].interrupted_by is not None:
+            return Sweep(accuracies, runs[-1])
     if not accuracies:
-        raise ValueError("Every rate of the sweep is too high: give lower ones by --rates.")
+        raise ValueError("All learning rates of the sweep are too high: lower --rates.")
     return Sweep(accuracies)
 
 
-def try_setting(trial: Recipe, found: Sequence[FoundTask], out: Path, title: str) -> list[RunSummary]:
-    """On the tasks one after another; an interruption ends the list."""
+def run_trial(recipe: Recipe, tasks: Sequence[FoundTask], out: Path, title: str) -> list[RunSummary]:
+    """Train on 800 images of each task and validate on 200; an interruption ends the list."""
     make_folder(out)
-    summaries: list[RunSummary] = []
-    for each in found:
-        recipe = build_task_recipe(trial, each, split="train")
-        summaries.append(run_recipe(recipe, out / each.task.name, f"{title}, {trial.total_steps} steps: {each.task.name}"))
-        if summaries[-1].interrupted_by is not None:
+    runs: list[RunSummary] = []
+    for found in tasks:
+        name = found.task.name
+        runs.append(run_recipe(build_task_recipe(recipe, found, split="train"), out / name, f"{title}: {name}"))
+        if runs[-1].interrupted_by is not None:
             break
-    return summaries
+    return runs

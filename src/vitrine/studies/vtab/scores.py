@@ -1,7 +1,6 @@
-"""Scores by group, their figure.
+"""Scores of VTAB and their figure, like figure 2 of arXiv:2010.11929.
 
-The score of VTAB: the plain mean over tasks, not over groups, as table 9 of arXiv:2010.11929 has it.
-The scores of VTAB by group, as figure 2 of arXiv:2010.11929 shows them.
+The VTAB score is the plain mean over tasks, not over groups (table 9).
 """
 
 import textwrap
@@ -11,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from vitrine.core.html_report import save_figure, shorten
+from vitrine.core.html_report import save_figure, shorten_label
 from vitrine.data.sources.vtab import GROUPS, TASKS, Group
 from vitrine.evaluation.intervals import compute_spread, wilson_interval
 
@@ -23,6 +22,8 @@ OVERALL = "VTAB"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
+    """Test accuracy on one task."""
+
     name: str
     group: Group
     source: str
@@ -30,33 +31,34 @@ class TaskResult:
     num_train_images: int
     num_test_images: int
     accuracies: tuple[float, ...]
-    """Top-1 on the test images, for each seed."""
+    """Top-1 on the test images, one for each seed."""
     mean: float
     std: float | None
-    """Over seeds; None for a single one."""
+    """Standard deviation over seeds; None for a single one."""
     low: float | None
-    """Where 95 of 100 test sets of that size would lie."""
+    """Lower end of the 95 % interval for this number of test images."""
     high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """The mean of some tasks."""
+    """Mean accuracy of a group of tasks, or of all tasks of the benchmark."""
 
     name: str
     num_tasks: int
     num_all: int | None
-    """How many the benchmark has; None for what is none of its groups."""
+    """Number of tasks that the benchmark has in this group; None for groups of ours."""
     mean: float
     std: float | None
-    """Of the means of each seed; None for a single one. Nothing is made up in its place."""
+    """Standard deviation over the means of each seed; None for a single one."""
 
     @property
     def is_complete(self) -> bool:
+        """Whether all tasks of the group were run."""
         return self.num_tasks == self.num_all
 
 
-def build_result(
+def build_task_result(
     *,
     name: str,
     group: Group,
@@ -66,6 +68,7 @@ def build_result(
     num_classes: int = 0,
     num_train_images: int = 0,
 ) -> TaskResult:
+    """Build the result of a task from its accuracies, with mean, spread and interval."""
     spread = compute_spread(accuracies)
     interval = wilson_interval(spread.mean, num_test_images)
     return TaskResult(
@@ -84,7 +87,7 @@ def build_result(
 
 
 def compute_scores(results: Sequence[TaskResult]) -> list[Score]:
-    """Of each group of the benchmark, of all its tasks together, and of other groups; without those that have no task."""
+    """Average results by group, over all tasks of the benchmark, and over other groups; groups without results are left out."""
     sizes: dict[str, int | None] = {group: sum(task.group == group for task in TASKS.values()) for group in GROUPS}
     parts = {group: [each for each in results if each.group == group] for group in (*GROUPS, "generated", "other")}
     parts[OVERALL] = [each for group in GROUPS for each in parts[group]]
@@ -94,13 +97,14 @@ def compute_scores(results: Sequence[TaskResult]) -> list[Score]:
 
 
 def compute_score(name: str, results: Sequence[TaskResult], num_all: int | None) -> Score:
+    """Average the results of a group of tasks, seed by seed."""
     by_seed = [fmean(accuracies) for accuracies in zip(*(result.accuracies for result in results), strict=True)]
     spread = compute_spread(by_seed)
     return Score(name=name, num_tasks=len(results), num_all=num_all, mean=spread.mean, std=spread.std)
 
 
 def find_overall(scores: Sequence[Score]) -> Score | None:
-    """The VTAB score, or None where no task of the benchmark was run."""
+    """Return the VTAB score, or None if no task of the benchmark was run."""
     return next((score for score in scores if score.name == OVERALL), None)
 
 
@@ -112,22 +116,21 @@ COLOURS = {
     "generated": "#b08bbb",
     "other": "#a3a3a3",
 }
-LETTERS_PER_INCH = 13  # of the note below
-
+LETTERS_PER_INCH = 13  # of the note below the axis
 DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": "#222222", "markeredgecolor": "white"}
 
 
 def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: str, note: str, path: Path) -> None:
-    """A bar for each group with its spread over seeds, where there are several, and a dot for each task, written as PNG."""
+    """Draw a bar for each group, with its spread over several seeds and a dot for each task, and save it as PNG."""
     from matplotlib.figure import Figure
 
     width = 2.2 + 1.35 * len(scores)
     figure = Figure(figsize=(width, 5.0), dpi=120, layout="constrained")
-    figure.suptitle(f"VTAB-1k: {shorten(model)}", fontsize=13, parse_math=False)
+    figure.suptitle(f"VTAB-1k: {shorten_label(model)}", fontsize=13, parse_math=False)
     panel = figure.add_subplot()
-    for place, score in enumerate(scores):
+    for index, score in enumerate(scores):
         groups = GROUPS if score.name == OVERALL else (score.name,)
-        draw_bar(panel, place, score, [each.mean for each in results if each.group in groups])
+        draw_bar(panel, index, score, [each.mean for each in results if each.group in groups])
     panel.set_xticks(range(len(scores)), [label_bar(score) for score in scores], fontsize=10)
     panel.set_ylim(0.0, 108.0)
     panel.set_yticks(range(0, 101, 20))
@@ -140,16 +143,18 @@ def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: s
     save_figure(figure, path)
 
 
-def draw_bar(panel: "Axes", place: int, score: Score, members: Sequence[float]) -> None:
+def draw_bar(panel: "Axes", index: int, score: Score, means: Sequence[float]) -> None:
+    """Draw the bar of a score at a position of the axis, with dots at the means of its tasks."""
     spread = 100 * (score.std or 0.0)
-    panel.bar(place, 100 * score.mean, width=0.66, color=COLOURS[score.name], zorder=2)
+    panel.bar(index, 100 * score.mean, width=0.66, color=COLOURS[score.name], zorder=2)
     if score.std is not None:
-        panel.errorbar(place, 100 * score.mean, yerr=spread, color="black", capsize=5, zorder=4)
-    panel.plot([place - 0.24] * len(members), [100 * mean for mean in members], zorder=3, clip_on=False, **DOTS)
-    figure, above = f"{100 * score.mean:.1f}", (place, 100 * score.mean + spread)
-    panel.annotate(figure, above, (0, 3), textcoords="offset points", ha="center", fontsize=11, zorder=5)
+        panel.errorbar(index, 100 * score.mean, yerr=spread, color="black", capsize=5, zorder=4)
+    panel.plot([index - 0.24] * len(means), [100 * mean for mean in means], zorder=3, clip_on=False, **DOTS)
+    text, above = f"{100 * score.mean:.1f}", (index, 100 * score.mean + spread)
+    panel.annotate(text, above, (0, 3), textcoords="offset points", ha="center", fontsize=11, zorder=5)
 
 
 def label_bar(score: Score) -> str:
+    """Return the text below a bar: the group and its number of tasks."""
     tasks = f"{score.num_tasks}" if score.num_all is None or score.is_complete else f"{score.num_tasks} of {score.num_all}"
     return f"{score.name}\n{tasks} task{'' if tasks == '1' else 's'}"
