@@ -606,7 +606,10 @@ def stop_after_first_step(process: "subprocess.Popen[bytes]", metrics: Path) -> 
 
 
 def read_defaults(text: str) -> dict[str, str]:
-    """Option and default value of each `--option ... (default: VALUE)` in help that is drawn with boxes."""
+    """Option and default value of each `--option ... (default: VALUE)` in help that is drawn with boxes.
+
+    Unset options (None, False, empty) and defaults in words, which help may show or leave out, are not listed.
+    """
     plain = " ".join(line.strip("│ ") for line in text.splitlines())
     parts = re.split(r"(?:^|\s)(--[a-z][\w.-]*)(?=[ ,])", plain)
     found: dict[str, str] = {}
@@ -614,7 +617,7 @@ def read_defaults(text: str) -> dict[str, str]:
     for name, rest in zip(parts[1::2], parts[2::2], strict=True):
         names.append(name)
         default = re.search(r"\(default: (.*?)\)(?:\s|$)", rest)
-        if default is not None:
+        if default is not None and default[1] not in ("None", "False", "") and not re.search("[a-z] [a-z]", default[1]):
             found[RENAMED_OPTIONS.get(names[0], names[0])] = default[1]
         if not rest.startswith(","):
             names = []

@@ -100,7 +100,7 @@ class AugmentConfig:
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Smallest and largest aspect ratio (width / height) of an inception crop."""
     resize: int | None = None
-    """Side of the square before a random crop (default: 8/7 of the image size, e.g. 256 for 224)."""
+    """Side of the square before a random crop; if unset, 8/7 of the image size, e.g. 256 for 224."""
     padding: int = 4
     """Black pixels on each side before a pad crop."""
     interpolation: TrainInterpolation = "bilinear"

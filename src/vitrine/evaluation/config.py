@@ -21,7 +21,7 @@ class EvaluationConfig:
     batch_size: int = 256
     """Images per batch, over all ranks."""
     resize: int | None = None
-    """Short side in pixels before the centre crop (default: as in the checkpoint, else directly to the model's size)."""
+    """Short side in pixels before the centre crop; if unset, as in the checkpoint, else directly to the model's size."""
     patience: int | None = None
     """Stop after this many evaluations without improvement, and keep the best weights. 0: train to the end, keep the best."""
     test: bool = True
