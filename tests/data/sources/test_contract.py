@@ -1,4 +1,4 @@
-"""What every kind of source must honour, so that a new one is tested by being listed."""
+"""The contract of every dataset format: a new one is tested by being listed here."""
 
 import os
 import pickle
@@ -45,15 +45,15 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "pets": make_pets,
     "flowers": make_flowers,
     "imagenet": make_imagenet,
-    "tar_shards": make_tar_shards,
+    "webdataset": make_tar_shards,
     "parquet": make_parquet,
-    "arrays": make_arrays,
+    "npz": make_arrays,
     "manifest": make_manifest,
     "folder": make_folder,
 }
 
 
-def test_every_kind_is_listed() -> None:
+def test_every_format_is_listed() -> None:
     assert set(MAKERS) == set(DATASET_FORMATS)
 
 
@@ -66,7 +66,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def load_as_from_hub(folder: Path, cache: Path) -> DatasetHandle:
-    """By the package `datasets`, as what comes from the hub, but from here."""
+    """Load a local folder with the package `datasets`, like a dataset of the hub."""
     datasets = pytest.importorskip("datasets", reason="data of the hub needs the package datasets")
     datasets.disable_progress_bars()
     loaded = datasets.load_dataset(str(folder), cache_dir=str(cache))
@@ -86,27 +86,27 @@ def list_some(source: Source) -> list[int]:
     return sorted({0, 1, len(source) // 2, len(source) - 1} & set(range(len(source))))
 
 
-def test_it_is_recognised_as_what_it_is(data: DatasetHandle) -> None:
+def test_format_is_recognised(data: DatasetHandle) -> None:
     if data.kind in {load_format(name).name for name in DATASET_FORMATS}:
         path = Path(data.name)
         first = next(load_format(name).name for name in DATASET_FORMATS if load_format(name).matches(path))
         assert first == data.kind
 
 
-def test_splits_have_usual_names_and_share_their_classes(data: DatasetHandle, source: Source) -> None:
+def test_splits_have_known_names_and_the_same_classes(data: DatasetHandle, source: Source) -> None:
     assert set(data.splits) <= {"train", "val", "test", "real", "train800val200"}
     others = [split for split in data.splits if split != "train"]
     assert {data.open(split).class_names for split in others} <= {source.class_names}
 
 
-def test_a_split_has_to_be_named_where_there_are_some(data: DatasetHandle) -> None:
+def test_split_must_be_named_if_there_are_splits(data: DatasetHandle) -> None:
     with pytest.raises(ValueError, match=r"splits"):
         data.open(None if data.splits else "train")
-    with pytest.raises(ValueError, match=r"'holiday' was asked for"):
+    with pytest.raises(ValueError, match=r"'holiday'"):
         data.open("holiday")
 
 
-def test_every_image_has_pixels_and_a_label_among_the_classes(source: Source) -> None:
+def test_images_have_pixels_and_a_valid_label(source: Source) -> None:
     assert len(source) >= 2
     for index in list_some(source):
         image, label = source.read(index)
@@ -118,20 +118,20 @@ def test_every_image_has_pixels_and_a_label_among_the_classes(source: Source) ->
         assert label == source.labels[index]
 
 
-def test_all_labels_are_among_the_classes(source: Source) -> None:
+def test_labels_are_class_indices(source: Source) -> None:
     values = source.labels.values
     assert values.dtype == np.int64
     assert len(values) == 0 or 0 <= values.min() <= values.max() < len(source.class_names)
     assert len(set(source.class_names)) == len(source.class_names)
 
 
-def test_an_index_outside_is_an_error(source: Source) -> None:
+def test_index_out_of_range_is_an_error(source: Source) -> None:
     for index in (-1, len(source)):
-        with pytest.raises(IndexError, match=rf"index={index} must be at least 0 and below {len(source)}"):
+        with pytest.raises(IndexError, match=rf"index={index} .*{len(source)}"):
             source.read(index)
 
 
-def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: DatasetHandle, source: Source) -> None:
+def test_names_are_unique_and_independent_of_the_location(data: DatasetHandle, source: Source) -> None:
     names = [source.name(index) for index in range(len(source))]
     assert len(set(names)) == len(names)
     assert all(name == name.strip() and "\n" not in name for name in names)
@@ -139,8 +139,8 @@ def test_names_are_unique_and_do_not_depend_on_where_the_data_lies(data: Dataset
         assert not any(str(Path(data.name).parent) in name for name in names)
 
 
-def test_reading_twice_and_opening_twice_give_the_same(data: DatasetHandle) -> None:
-    split = data.splits[-1] if data.splits else None  # of the generated data not the large one
+def test_reading_and_opening_again_give_the_same(data: DatasetHandle) -> None:
+    split = data.splits[-1] if data.splits else None  # the smaller one of generated data
     source, again = data.open(split), data.open(split)
     for index in list_some(source):
         assert read_pixels(source, index) == read_pixels(source, index) == read_pixels(again, index)
@@ -148,23 +148,23 @@ def test_reading_twice_and_opening_twice_give_the_same(data: DatasetHandle) -> N
         assert source.labels[index] == again.labels[index]
 
 
-def test_threads_read_what_is_read_one_by_one(source: Source) -> None:
+def test_threads_read_the_same_images(source: Source) -> None:
     indices = np.arange(64) % len(source)
     read = [pixels.tobytes() for _, pixels in map_images(SubsetSource(source, indices), LazyImage.to_numpy)]
     assert read == [read_pixels(source, index) for index in indices.tolist()]
 
 
-def test_a_block_holds_what_reading_gives(source: Source) -> None:
+def test_block_equals_single_images(source: Source) -> None:
     indices = np.array(list_some(source)[::-1])
     block = source.read_block(indices)
     if block is None:
-        pytest.skip("these images do not lie in memory with one size")
+        pytest.skip("images are not in memory with one size")
     assert block.shape[0] == len(indices)
     for row, index in enumerate(indices.tolist()):
         np.testing.assert_array_equal(np.broadcast_to(block[row], (*block.shape[1:3], 3)), source.read(index)[0].to_numpy())
 
 
-def test_it_can_be_sent_to_another_process_also_once_read(source: Source) -> None:
+def test_source_can_be_pickled_after_reading(source: Source) -> None:
     expected = [read_pixels(source, index) for index in list_some(source)]
     copy = pickle.loads(pickle.dumps(source))
     assert [read_pixels(copy, index) for index in list_some(copy)] == expected
@@ -178,34 +178,34 @@ def read_inherited(index: int) -> bytes:
 
 
 def list_positions(files: list[Path]) -> dict[int, int]:
-    """Where in its file each descriptor of this process stands that is open on one of the files."""
+    """Return {descriptor: position} of this process for the given files."""
     known, positions = {(status.st_dev, status.st_ino) for status in map(os.stat, files)}, {}
     for descriptor in range(256):
-        with suppress(OSError):  # of a descriptor that is closed
+        with suppress(OSError):  # the descriptor is closed
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) in known:
                 positions[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
     return positions
 
 
-def test_a_process_that_was_forked_moves_no_position_in_a_file(source: Source) -> None:
-    """Else two processes that read at the same time would, now and then, read at each other's places."""
+def test_forked_process_moves_no_file_position(source: Source) -> None:
+    """Otherwise two processes that read at the same time could read at each other's positions."""
     expected = {index: read_pixels(source, index) for index in list_some(source)}
-    fork = get_context("fork")  # which hands the source over as it is, not pickled
+    fork = get_context("fork")  # inherits the source without pickling
     with ProcessPoolExecutor(1, mp_context=fork, initializer=inherited.append, initargs=(source,)) as pool:
         before = list_positions(source.files())
-        for index, pixels in reversed(expected.items()):  # so that it ends elsewhere
+        for index, pixels in reversed(expected.items()):  # ends at another position
             assert pool.submit(read_inherited, index).result() == pixels
         assert list_positions(source.files()) == before
 
 
-def test_its_files_exist(data: DatasetHandle, source: Source) -> None:
+def test_files_exist(data: DatasetHandle, source: Source) -> None:
     files = source.files()
     assert all(file.is_file() for file in files)
     assert bool(files) == (data.kind not in ("digits", "shapes"))
 
 
-def test_batches_come_of_it(source: Source) -> None:
+def test_loader_reads_batches(source: Source) -> None:
     augmentation = TrainTransform(AugmentConfig(), build_inception_preprocessing((16, 16)))
     loader = Loader(source, augmentation, LoaderConfig(batch_size=4, num_workers=0))
     batch = next(loader.read(start_step=5))
@@ -214,7 +214,7 @@ def test_batches_come_of_it(source: Source) -> None:
     assert torch.equal(batch.target, torch.from_numpy(expected))
 
 
-def test_a_subset_of_it_reads_the_same_images(source: Source) -> None:
+def test_subset_reads_the_same_images(source: Source) -> None:
     half = select_subset(source, "50%")
     names = {source.name(index): index for index in range(len(source))}
     for index in list_some(half):

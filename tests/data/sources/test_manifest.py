@@ -1,8 +1,4 @@
-"""Tests of data/sources/manifest.py.
-
-Manifests: which classes and splits their rows make, and lists that contradict themselves.
-Rows of manifests against what pandas writes, RFC 4180's quoting, and files with every kind of mistake.
-"""
+"""Lists of images: classes, splits, columns, files written by pandas, quoting by RFC 4180, and all kinds of mistakes."""
 
 import csv
 import json
@@ -18,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.data.sources.failing import fail_to_open
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.source import Source
@@ -42,7 +39,7 @@ def make_manifest(folder: Path) -> Path:
 
 
 def write_manifest(folder: Path, content: str | bytes, name: str = "list.csv") -> Path:
-    """Beside it only the first image, a.png, exists: the others are not looked for at opening."""
+    """Write a list and its first image, a.png; the other images need not exist."""
     Image.new("RGB", (2, 3)).save(folder / "a.png")
     (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return folder / name
@@ -60,12 +57,10 @@ def labels_of(source: Source) -> list[object]:
     return [source.labels[index] for index in range(len(source))]
 
 
-def refuses(path: Path, needle: str, kind: type[Exception] = ValueError) -> None:
-    with pytest.raises(kind, match=re.escape(needle)) as caught:
-        FORMAT.open(path, None)
-    assert type(caught.value) is kind  # not a UnicodeDecodeError or JSONDecodeError, which are ValueErrors too
-    assert "\n" not in str(caught.value)
-    assert path.name in str(caught.value)
+def check_error(path: Path, match: str) -> None:
+    message = fail_to_open(FORMAT, path, None)
+    assert re.search(match, message), message
+    assert path.name in message
 
 
 def test_csv_with_splits(tmp_path: Path) -> None:
@@ -83,7 +78,7 @@ def test_csv_with_splits(tmp_path: Path) -> None:
         assert set(source.files()) == {path, *(tmp_path / name for name in names_of(source))}
 
 
-def test_no_label_column_is_unlabelled(tmp_path: Path) -> None:
+def test_lists_without_labels(tmp_path: Path) -> None:
     for path in (
         write_manifest(tmp_path, "path,height\na.png,3\nb.png,4\n"),
         write_manifest(tmp_path, "path,label\na.png,\nb.png,\n", "empty.csv"),
@@ -110,14 +105,14 @@ def test_several_labels(tmp_path: Path) -> None:
         np.testing.assert_array_equal(source.labels.to_targets(np.array([0, 1]), 3), [[0, 1, 1], [0, 0, 0]])
 
 
-def test_one_forgotten_label_is_told(tmp_path: Path) -> None:
+def test_missing_label_gives_a_warning(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label\na.png,cat\nb.png,\nc.png,dog\n")
-    with pytest.warns(VitrineWarning, match=r"1 of its images have no label, such as b\.png"):
+    with pytest.warns(VitrineWarning, match=r"1 images .*b\.png"):
         source = FORMAT.open(path, None)
     assert labels_of(source) == [(0,), (), (1,)]
 
 
-def test_a_split_without_labels_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_unlabelled_split_does_not_affect_others(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label,split\na.png,cat,train\nb.png,,test\nc.png,dog,train\nd.png,dog,val\n")
     assert FORMAT.list_splits(path) == ("train", "val", "test")
     train, val, test = (FORMAT.open(path, split) for split in ("train", "val", "test"))
@@ -125,7 +120,7 @@ def test_a_split_without_labels_leaves_the_others_alone(tmp_path: Path) -> None:
     assert (train.class_names, val.class_names, test.class_names) == (("cat", "dog"), ("cat", "dog"), ())
 
 
-def test_splits_agree_on_having_several_labels(tmp_path: Path) -> None:
+def test_all_splits_have_sets_if_one_has(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "path,label,split\na.png,cat;dog,train\nb.png,dog,test\n")
     assert labels_of(FORMAT.open(path, "test")) == [(1,)]
 
@@ -159,7 +154,7 @@ def test_codes_with_leading_zeros_are_names(tmp_path: Path) -> None:
     [
         (("dog", "cat"), "dog\ncat\nemu\n", ("dog", "cat", "emu"), [0, 1]),
         (("2", "0"), "dog\ncat\nemu\n", ("dog", "cat", "emu"), [2, 0]),
-        (("1", "2"), "1\n2\n3\n", ("1", "2", "3"), [0, 1]),  # numbers that the list has as names
+        (("1", "2"), "1\n2\n3\n", ("1", "2", "3"), [0, 1]),  # numbers that are names in the list
         (("n2", "n1"), "n1\ttench\nn2\tshark\n", ("tench", "shark"), [1, 0]),
     ],
 )
@@ -174,53 +169,43 @@ def test_class_list_beside(
 
 
 @pytest.mark.parametrize(
-    ("label", "needle"),
+    ("labels", "match"),
     [
-        ("emu", "line 3 has the label 'emu', which classes.txt beside it does not list"),
-        ("3", "line 3 has the label '3', which classes.txt beside it does not list"),
+        (("cat", "emu"), r"line 3 .*'emu'.*classes\.txt"),
+        (("cat", "3"), r"line 3 .*'3'.*classes\.txt"),
+        (("0", "2"), r"line 3 .* 2, .*classes\.txt.* 2 classes"),
     ],
 )
-def test_labels_that_the_class_list_lacks(tmp_path: Path, label: str, needle: str) -> None:
+def test_labels_missing_from_the_class_list_are_errors(tmp_path: Path, labels: tuple[str, str], match: str) -> None:
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    refuses(write_manifest(tmp_path, f"path,label\na.png,cat\nb.png,{label}\n"), needle)
+    check_error(write_manifest(tmp_path, f"path,label\na.png,{labels[0]}\nb.png,{labels[1]}\n"), match)
 
 
-def test_indices_that_the_class_list_lacks(tmp_path: Path) -> None:
-    (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    refuses(
-        write_manifest(tmp_path, "path,label\na.png,0\nb.png,2\n"),
-        "line 3 has the class index 2, and classes.txt beside it lists 2",
-    )
-
-
-def test_class_indices_have_a_limit(tmp_path: Path) -> None:
+def test_class_indices_are_limited(tmp_path: Path) -> None:
     for label in (str(MAX_CLASSES), "9" * 5000):
-        refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), "above the limit of 999999")
+        check_error(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), "limit is 999999")
     path = write_manifest(tmp_path, '{"path": "a.png", "label": ' + "9" * 5000 + "}", "list.jsonl")
-    refuses(path, "line 1 is not JSON (Exceeds the limit")
+    check_error(path, "line 1 is not JSON")
 
 
 @pytest.mark.parametrize("label", ["-1", "2.0"])
-def test_numbers_that_are_no_indices(tmp_path: Path, label: str) -> None:
-    refuses(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), f"line 3 has the label {label} among numbers")
+def test_numbers_that_are_not_class_indices(tmp_path: Path, label: str) -> None:
+    check_error(write_manifest(tmp_path, f"path,label\na.png,0\nb.png,{label}\n"), f"line 3 .*{label} among numbers")
     source = FORMAT.open(write_manifest(tmp_path, f"path,label\na.png,zero\nb.png,{label}\n"), None)
     assert source.class_names == (label, "zero")
 
 
-def test_only_the_first_file_is_looked_for(tmp_path: Path) -> None:
+def test_only_the_first_file_must_exist(tmp_path: Path) -> None:
     source = FORMAT.open(write_manifest(tmp_path, "path\na.png\ngone.png\n"), None)
     assert source.read(0)[0].height == 3
-    with pytest.raises(BadImage, match=r"gone\.png cannot be read \(No such file"):
+    with pytest.raises(BadImage, match=r"gone\.png.*No such file"):
         source.read(1)
     path = write_manifest(tmp_path, "path\npictures/b.png\na.png\n")
-    refuses(
-        path,
-        f"line 2 names 'pictures/b.png', and there is no such file from the manifest's folder {tmp_path}",
-        FileNotFoundError,
-    )
+    with pytest.raises(FileNotFoundError, match=r"line 2 .*pictures/b\.png"):
+        FORMAT.open(path, None)
 
 
-def test_devices_are_no_images(tmp_path: Path) -> None:
+def test_devices_are_not_images(tmp_path: Path) -> None:
     source = FORMAT.open(write_manifest(tmp_path, "path\na.png\n/dev/zero\n."), None)
     for index, reason in ((1, "not a regular file"), (2, "not a regular file")):
         with pytest.raises(BadImage, match=reason):
@@ -237,39 +222,36 @@ def test_absolute_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["a.png", "./a.png", "x/../a.png", "{folder}/a.png"])
-def test_each_image_once(tmp_path: Path, second: str) -> None:
+def test_repeated_images_are_errors(tmp_path: Path, second: str) -> None:
     second = second.format(folder=tmp_path)
     path = write_manifest(tmp_path, f"path,label\na.png,1\n\nb.png,1\n{second},0\n")
-    refuses(path, f"line 5 names {second!r} as line 2 does")
+    check_error(path, "line 5 .* line 2")
 
 
 @pytest.mark.parametrize(
-    ("content", "needle"),
+    ("content", "match"),
     [
-        ("", "lists no image"),
-        ("\n \n", "lists no image"),
-        ("path,label\n", "lists no image"),
-        ("path,split\na.png,train\nb.png,fold1\n", "line 3 has the split 'fold1', and train, val or test was needed"),
+        ("", "no images"),
+        ("\n \n", "no images"),
+        ("path,label\n", "no images"),
+        ("path,split\na.png,train\nb.png,fold1\n", "line 3 .*'fold1'"),
         ("path,split\na.png,train\nb.png,\n", "line 3 has no split"),
     ],
 )
-def test_bad_lists(tmp_path: Path, content: str, needle: str) -> None:
-    refuses(write_manifest(tmp_path, content), needle)
+def test_bad_lists(tmp_path: Path, content: str, match: str) -> None:
+    check_error(write_manifest(tmp_path, content), match)
 
 
-def test_a_json_split_that_comes_late(tmp_path: Path) -> None:
-    path = write_json_lines(tmp_path, {"path": "a.png"}, {"path": "b.png", "split": "train"})
-    refuses(path, "line 2 has the split 'train', and the rows before have none")
+def test_split_in_only_some_rows_is_an_error(tmp_path: Path) -> None:
+    with_split, without = {"path": "a.png", "split": "train"}, {"path": "b.png"}
+    check_error(write_json_lines(tmp_path, with_split, without), "line 2 has no split")
+    check_error(write_json_lines(tmp_path, {"path": "a.png"}, {"path": "b.png", "split": "train"}), "line 2 .*'train'")
 
 
-def test_a_json_split_missing_later(tmp_path: Path) -> None:
-    refuses(write_json_lines(tmp_path, {"path": "a.png", "split": "train"}, {"path": "b.png"}), "line 2 has no split")
-
-
-def test_what_is_no_manifest(tmp_path: Path) -> None:
+def test_other_paths_are_not_recognised(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    refuses(tmp_path / "absent.csv", "does not exist", FileNotFoundError)
-    refuses(tmp_path / "folder.csv", "cannot be read (Is a directory)")
+    check_error(tmp_path / "absent.csv", "does not exist")
+    check_error(tmp_path / "folder.csv", "Is a directory")
     for name in ("absent.csv", "folder.csv"):
         assert not FORMAT.matches(tmp_path / name)
     assert not FORMAT.matches(write_manifest(tmp_path, "path\na.png\n", "list.json"))
@@ -278,7 +260,7 @@ def test_what_is_no_manifest(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
-def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_lists_give_a_one_line_error_or_images(tmp_path: Path, data: st.DataObject) -> None:
     name, content = data.draw(
         st.sampled_from(
             [
@@ -290,19 +272,19 @@ def test_damaged_manifests_cost_a_sentence_or_nothing(tmp_path: Path, data: st.D
     position = data.draw(st.integers(0, len(content)))
     cut = data.draw(st.integers(0, 3))
     path = write_manifest(tmp_path, content[:position] + data.draw(st.binary(max_size=3)) + content[position + cut :], name)
-    told = None
+    caught = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VitrineWarning)
             source = FORMAT.open(path, next(iter(FORMAT.list_splits(path)), None))
         assert len(source) == len(names_of(source)) >= 1
     except (ValueError, FileNotFoundError) as error:
-        told = error
-    assert type(told) in (type(None), ValueError, FileNotFoundError)
-    assert told is None or (str(path) in str(told) and "\n" not in str(told))
+        caught = error
+    assert type(caught) in (type(None), ValueError, FileNotFoundError)
+    assert caught is None or (str(path) in str(caught) and "\n" not in str(caught))
 
 
-def test_sources_travel_and_stay_right_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_source_works_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_manifest(tmp_path)
     monkeypatch.chdir(tmp_path)
     source = FORMAT.open(Path("images.csv"), "train")
@@ -319,15 +301,7 @@ def read(path: Path) -> list[tuple[str, list[str]]]:
     return [(row.path, row.labels) for row in read_rows(path)]
 
 
-def refuses_rows(path: Path, needle: str, kind: type[Exception] = ValueError) -> None:
-    with pytest.raises(kind, match=re.escape(needle)) as caught:
-        list(read_rows(path))
-    assert type(caught.value) is kind  # not a UnicodeDecodeError or JSONDecodeError, which are ValueErrors too
-    assert "\n" not in str(caught.value)
-    assert path.name in str(caught.value)
-
-
-def test_a_row_knows_its_place(tmp_path: Path) -> None:
+def test_rows_have_their_line(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, "label,path,split\n\ncat; dog,a.png,Train\n")
     assert list(read_rows(path)) == [Row(f"{path} line 3", 3, "a.png", ["cat", "dog"], "Train")]
     path = write_json_lines(tmp_path, {"file": "a.png", "label": [3, "cat"]}, {"split": "val", "file": "b.png"})
@@ -338,7 +312,7 @@ def test_a_row_knows_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["list.csv", "list.TSV", "list.jsonl"])
-def test_what_pandas_writes(tmp_path: Path, name: str) -> None:
+def test_files_written_by_pandas(tmp_path: Path, name: str) -> None:
     pandas = pytest.importorskip("pandas")
     names = ["a.png", 'quo"te.png', "com,ma.png", "tab\tbed.png", "ü \u2028.png", "semi;colon.png", "'x'.png"]
     labels = ["dog", "cat, wild", "dog", 'the "cat"', "dog", "élan", "b\tc"]
@@ -352,7 +326,7 @@ def test_what_pandas_writes(tmp_path: Path, name: str) -> None:
 
 
 def test_csv_by_rfc_4180(tmp_path: Path) -> None:
-    header = b'\xef\xbb\xbf path ,"label"\r\n'  # with the mark that Excel puts first
+    header = b'\xef\xbb\xbf path ,"label"\r\n'  # with the byte order mark of Excel
     content = header + b'"a.png",cat\r\n\r\n"b ""2"".png","c,d"\r\n   \r\n,\r\nc.png,cat'
     assert read(write_manifest(tmp_path, content)) == [("a.png", ["cat"]), ('b "2".png', ["c,d"]), ("c.png", ["cat"])]
 
@@ -362,7 +336,7 @@ def test_csv_by_rfc_4180(tmp_path: Path) -> None:
     [
         ("a.png,cat\nb.png,bee\n", [("a.png", ["cat"]), ("b.png", ["bee"])]),
         ("a.png\nb.png\n", [("a.png", []), ("b.png", [])]),
-        ("a.png,image\nb.png,label\n", [("a.png", ["image"]), ("b.png", ["label"])]),  # classes called like columns
+        ("a.png,image\nb.png,label\n", [("a.png", ["image"]), ("b.png", ["label"])]),  # classes named like columns
     ],
 )
 def test_csv_without_a_header(tmp_path: Path, content: str, rows: list[tuple[str, list[str]]]) -> None:
@@ -381,77 +355,64 @@ def test_names_of_columns(tmp_path: Path, path_name: str, label_name: str) -> No
         assert read(table) == [("a.png", ["x"]), ("b.png", ["y"])]
 
 
-def test_a_json_string_is_one_label(tmp_path: Path) -> None:
+def test_json_string_is_one_label(tmp_path: Path) -> None:
     assert read(write_json_lines(tmp_path, {"path": "a.png", "label": "salt; pepper"})) == [("a.png", ["salt; pepper"])]
 
 
-def test_json_lines_with_a_mark_and_windows_line_ends(tmp_path: Path) -> None:
+def test_json_lines_with_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     content = '\ufeff{"path": "a.png"}\r\n\r\n{"path": "b.png"}'
     assert read(write_manifest(tmp_path, content, "list.jsonl")) == [("a.png", []), ("b.png", [])]
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("list.csv", ""), ("list.csv", "\n \n"), ("list.csv", "path\n"), ("list.jsonl", "\n")]
-)
-def test_lists_of_nothing(tmp_path: Path, name: str, content: str) -> None:
-    assert read(write_manifest(tmp_path, content, name)) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "needle"),
+    ("content", "match"),
     [
-        ("name,label\na.png,1\n", "line 1 has name, label, and a path named as one of path, file, "),
-        ("path;label\na.png;1\n", "line 1 has path;label, and a path named"),
-        ("\n\nname,label\n", "line 3 has name, label, and a path"),
-        ("b.png,cat\na.png,dog\n", "or, without names of columns, the path of a file in the first cell"),
-        ("a.png,1,train\n", "has 3 columns without names"),
-        ("path,label\na.png,1\nb.png\n", "line 3 has 1 cells, and the first line has 2"),
-        ("path,label\na.png,1\nb,c.png,1\n", "line 3 has 3 cells, and the first line has 2"),
+        ("name,label\na.png,1\n", "line 1 has name, label; .*path"),
+        ("path;label\na.png;1\n", "line 1 has path;label"),
+        ("\n\nname,label\n", "line 3 has name, label"),
+        ("b.png,cat\na.png,dog\n", "without a header"),
+        ("a.png,1,train\n", "3 columns without a header"),
+        ("path,label\na.png,1\nb.png\n", "line 3 has 1 cells.* 2"),
+        ("path,label\na.png,1\nb,c.png,1\n", "line 3 has 3 cells.* 2"),
         ("path,label\n,1\n", "line 2 has no path"),
-        ("path,file,label\na.png,a.png,1\n", "line 1 has path, file, which could all be meant"),
-        ("path,label,class\na.png,1,cat\n", "line 1 has label, class, which could all be meant"),
-        ('path,label\n"a.png,1\nb.png,1\n', "is not CSV (unexpected end of data)"),
-        ('path,label\n"a.png"x,1\n', "line 2 is not CSV (',' expected after '\"')"),
-        ('path,label\na.png,1\n"b.png,1\nc.png",1\n', "line 4 has the path 'b.png,1\\nc.png', and line breaks"),
-        ("path,label\na.png\0,1\n", "line 2 has the path 'a.png\\x00', and line breaks, zero bytes"),
-        ("path,label\na.png," + "x" * 200_000, "line 2 is not CSV (field larger than field limit"),
-        ("path,label\na.png,caf\xe9\n".encode("latin-1"), "is not text in UTF-8"),
-        ("path,label\na.png,1\n".encode("utf-16"), "is not text in UTF-8"),
+        ("path,file,label\na.png,a.png,1\n", "line 1 .*path, file"),
+        ("path,label,class\na.png,1,cat\n", "line 1 .*label, class"),
+        ('path,label\n"a.png,1\nb.png,1\n', "is not CSV .unexpected end"),
+        ('path,label\n"a.png"x,1\n', "line 2 is not CSV"),
+        ('path,label\na.png,1\n"b.png,1\nc.png",1\n', r"line 4 .*'b\.png,1\\nc\.png'"),
+        ("path,label\na.png\0,1\n", r"line 2 .*'a\.png\\x00'"),
+        ("path,label\na.png," + "x" * 200_000, "line 2 is not CSV .field larger"),
+        ("path,label\na.png,caf\xe9\n".encode("latin-1"), "not UTF-8"),
+        ("path,label\na.png,1\n".encode("utf-16"), "not UTF-8"),
         ("path,label\na.png,1\n".encode("utf-16-le"), "line 1 has"),
     ],
 )
-def test_bad_csv(tmp_path: Path, content: str | bytes, needle: str) -> None:
-    refuses_rows(write_manifest(tmp_path, content), needle)
+def test_bad_csv(tmp_path: Path, content: str | bytes, match: str) -> None:
+    check_error(write_manifest(tmp_path, content), match)
 
 
 @pytest.mark.parametrize(
-    ("second", "needle"),
+    ("second", "match"),
     [
-        ("{", "line 2 is not JSON (Expecting property name"),
-        ("[" * 100_000, "line 2 is not JSON (nested too deeply)"),
-        ('["b.png", 1]', "line 2 is list in JSON, and one object was needed"),
-        ("{}", "line 2 has nothing, and a path named as one of path"),
-        ('{"label": 1}', "line 2 has label, and a path named as one of path"),
-        ('{"path": "b.png", "path": "c.png"}', "line 2 is not JSON (a name stands twice in an object)"),
-        ('{"path": "b.png", "Path": "c.png"}', "line 2 has path, Path, which could all be meant"),
-        ('{"path": 3}', "line 2 has the path 3, and text was needed"),
-        ('{"path": null}', "line 2 has the path None, and text was needed"),
+        ("{", "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON .nested"),
+        ('["b.png", 1]', "line 2 .*list"),
+        ("{}", "line 2 has nothing"),
+        ('{"label": 1}', "line 2 has label"),
+        ('{"path": "b.png", "path": "c.png"}', "line 2 .*repeats"),
+        ('{"path": "b.png", "Path": "c.png"}', "line 2 .*path, Path"),
+        ('{"path": 3}', "line 2 has the path 3"),
+        ('{"path": null}', "line 2 has the path None"),
         ('{"path": ""}', "line 2 has no path"),
-        ('{"path": "b\\u0000.png"}', "zero bytes and halves of characters cannot"),
-        ('{"path": "\\ud800.png"}', "has the path '\\ud800.png', and line breaks, zero bytes and halves of characters"),
-        ('{"path": "b.png", "label": 1.5}', "line 2 has the label 1.5, and text or a whole number was needed"),
-        ('{"path": "b.png", "label": true}', "line 2 has the label True, and text or a whole number was needed"),
-        ('{"path": "b.png", "label": ["x", ["y"]]}', "line 2 has the label ['y'], and text or a whole number"),
-        ('{"path": "b.png", "label": {"x": 1}}', "line 2 has the label {'x': 1}, and text or a whole number"),
-        ('{"path": "b.png", "label": NaN}', "line 2 has the label nan, and text or a whole number"),
-        ('{"path": "b.png", "split": 1}', "line 2 has the split 1, and text was needed"),
+        ('{"path": "b\\u0000.png"}', r"line 2 .*b\\x00\.png"),
+        ('{"path": "\\ud800.png"}', r"line 2 .*\\ud800\.png"),
+        ('{"path": "b.png", "label": 1.5}', r"line 2 has the label 1\.5"),
+        ('{"path": "b.png", "label": true}', "line 2 has the label True"),
+        ('{"path": "b.png", "label": ["x", ["y"]]}', r"line 2 has the label \['y'\]"),
+        ('{"path": "b.png", "label": {"x": 1}}', "line 2 has the label {'x': 1}"),
+        ('{"path": "b.png", "label": NaN}', "line 2 has the label nan"),
+        ('{"path": "b.png", "split": 1}', "line 2 has the split 1"),
     ],
 )
-def test_bad_json_lines(tmp_path: Path, second: str, needle: str) -> None:
-    refuses_rows(write_manifest(tmp_path, '{"path": "a.png", "label": "x"}\n' + second, "list.jsonl"), needle)
-
-
-def test_what_cannot_be_read_costs_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "folder.csv").mkdir()
-    refuses_rows(tmp_path / "absent.csv", "does not exist, and a list of images was needed", FileNotFoundError)
-    refuses_rows(tmp_path / "folder.csv", "cannot be read (Is a directory), and a list of images was needed: give another.")
+def test_bad_json_lines(tmp_path: Path, second: str, match: str) -> None:
+    check_error(write_manifest(tmp_path, '{"path": "a.png", "label": "x"}\n' + second, "list.jsonl"), match)

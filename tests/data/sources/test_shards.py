@@ -1,4 +1,4 @@
-"""Files of splits by name, by folder and by pattern; braces as bash has them."""
+"""Files of splits by name, folder and pattern; braces compared with bash."""
 
 import os
 import subprocess
@@ -40,25 +40,25 @@ def test_splits_by_folder(tmp_path: Path) -> None:
     assert list_names(tmp_path / "test") == {}
 
 
-def test_choosing(tmp_path: Path) -> None:
+def test_choose_files(tmp_path: Path) -> None:
     touch(tmp_path, "train-0.tar", "val-0.tar")
     found = find_files(tmp_path, ".tar")
     train, val = tmp_path / "train-0.tar", tmp_path / "val-0.tar"
     assert choose_files(tmp_path, found, "val") == ([val], [train, val])
     touch(tmp_path, "extra-0.tar")
-    with pytest.warns(VitrineWarning, match=r"extra-0\.tar in .* are left out"):
+    with pytest.warns(VitrineWarning, match=r"left out extra-0\.tar"):
         chosen = choose_files(tmp_path, find_files(tmp_path, ".tar"), "train")
     assert chosen == ([train], [train, val])
 
 
-def test_the_part_of_an_image() -> None:
+def test_locate_finds_part_and_index() -> None:
     sizes = [2, 0, 3]
-    places = [(part, number) for part, size in enumerate(sizes) for number in range(size)]
-    assert [locate(np.cumsum(sizes), index) for index in range(5)] == places
+    expected = [(part, number) for part, size in enumerate(sizes) for number in range(size)]
+    assert [locate(np.cumsum(sizes), index) for index in range(5)] == expected
 
 
 @pytest.mark.parametrize("pattern", ["a{000..011}b", "{1..3}{x,y}", "{08..11}", "{a,b{1,2}}", "plain", "{5..3}", "a{0..7"])
-def test_braces_as_bash_has_them(pattern: str) -> None:
+def test_braces_equal_those_of_bash(pattern: str) -> None:
     result = subprocess.run(["bash", "-c", f"echo {pattern}"], capture_output=True, text=True, check=True)
     assert set(expand_braces(pattern)) == set(result.stdout.split())
 
@@ -69,13 +69,13 @@ def test_patterns(tmp_path: Path) -> None:
     assert expand_pattern(folder / "x-{0..1}.tar") == [folder / "x-0.tar", folder / "x-1.tar"]
     assert expand_pattern(folder / "{x,y}-0.tar") == [folder / "x-0.tar", folder / "y-0.tar"]
     assert expand_pattern(tmp_path / "*" / "x-*.tar") == [tmp_path / "a1" / "x-0.tar", folder / "x-0.tar", folder / "x-1.tar"]
-    with pytest.raises(FileNotFoundError, match=r"x-2\.tar is not there, and .*x-\{0\.\.999999999\}\.tar asks for it"):
+    with pytest.raises(FileNotFoundError, match=r"x-2\.tar does not exist"):
         expand_pattern(folder / "x-{0..999999999}.tar")
-    with pytest.raises(FileNotFoundError, match=r"z-\*\.tar is not there"):
+    with pytest.raises(FileNotFoundError, match=r"z-\*\.tar does not exist"):
         expand_pattern(folder / "z-*.tar")
 
 
-def test_a_stamp_changes_with_the_file(tmp_path: Path) -> None:
+def test_stamp_changes_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(b"1234")
     before = read_stamp(path)
