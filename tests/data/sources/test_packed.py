@@ -118,7 +118,7 @@ def test_pixels_come_from_a_map_that_nobody_can_write_to(path: Path) -> None:
 
 def test_a_split_is_named_as_everywhere(path: Path) -> None:
     for split in (None, "test"):
-        with pytest.raises(ValueError, match=r"packed has the splits train, val"):
+        with pytest.raises(ValueError, match=r"train, val"):
             find_data(path).open(split)
 
 
