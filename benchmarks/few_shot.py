@@ -93,7 +93,7 @@ def print_results(title: str, figures: list[Figure], needed: float, difference: 
     console = Console()
     console.print(build_table(title, figures))
     ratio = figures[-1].ratio
-    console.print(f"{ratio:.1f} times faster (needs >= {needed:g}: {'met' if ratio >= needed else 'missed'})")
+    console.print(f"{ratio:.1f} times the speed of {PEER} (needs >= {needed:g}: {'met' if ratio >= needed else 'missed'})")
     console.print(f"largest difference of weights: {difference:.1e} of the largest weight\n")
 
 

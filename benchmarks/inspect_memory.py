@@ -25,7 +25,7 @@ def main(model: str = "ViT-L/16", image_size: int = 512, counts: tuple[int, ...]
     peaks = []
     for count in counts:
         command = [sys.executable, __file__, "--model", model, "--image-size", str(image_size), "--only", str(count)]
-        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        peaks.append(int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         print(f"{model} at {image_size} pixels, {count} images: peak {peaks[-1] / 1e6:.0f} MB")
     ratio = peaks[-1] / peaks[0]
     print(f"ratio {ratio:.3f} (needs <= {MAX_RATIO}: {'met' if ratio <= MAX_RATIO else 'missed'})")

@@ -37,7 +37,7 @@ def main(rounds: int = 10, batch_size: int = 16, threads: int = 2, json: Path | 
     title = f"masked patches: {MODEL} at {IMAGE_SIZE[0]}, batch {batch_size}"
     figures = compute_figures(measure(build_steps(batch), rounds, title), ALONE)
     console = Console()
-    console.print(build_table(title, figures))
+    console.print(build_table(title, figures, ratio="ratio"))
     for figure in figures:
         if figure.name in MAX_RATIOS:
             limit = MAX_RATIOS[figure.name]
