@@ -3,12 +3,16 @@
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from inspect import isclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vitrine
+from tests.photos import draw_divided
 from vitrine.cli import COMMANDS
 
 BLOCK_TORCH = """
@@ -47,11 +51,16 @@ def test_the_block_blocks() -> None:
     assert run_without_torch("import vitrine; vitrine.build_model('ViT-Ti/16')").returncode == 1
 
 
-def test_no_module_hides_a_public_name() -> None:
-    """Importing `vitrine.x` sets the attribute `x` of the package, so no module may have the name of a function."""
+@pytest.fixture(scope="module")
+def all_modules_imported() -> None:
+    """Importing `vitrine.x` sets the attribute `x` of the package, which would hide a function of that name."""
     for module in pkgutil.walk_packages(vitrine.__path__, "vitrine."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
+
+
+@pytest.mark.usefixtures("all_modules_imported")
+def test_no_module_hides_a_public_name() -> None:
     for name, home in vitrine.PUBLIC_NAMES.items():
         public = getattr(vitrine, name)
         assert public is getattr(import_module(home), name)
@@ -60,6 +69,58 @@ def test_no_module_hides_a_public_name() -> None:
             assert callable(public)
         elif name[1].islower():
             assert isclass(public)
+
+
+@pytest.mark.filterwarnings("ignore::vitrine.core.console.VitrineWarning")  # the data is too small for VTAB
+@pytest.mark.usefixtures("all_modules_imported", "short_runs", "cache")
+def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on a small model and small data; their results are tested elsewhere."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    short = {"total_steps": 2, "optim": {"warmup_steps": 1}}
+    recipe = vitrine.with_changes(vitrine.find_recipe("digits")(), model={"depth": 1}, **short)
+    model, image = Path("run/model"), np.zeros((8, 8), np.uint8)
+    demo = vitrine.DemoConfig(model=str(model), steps=1, subset="1/class", num_drawn=1, num_measured=1)
+    (tmp_path / "tasks").mkdir()
+    draw_divided(tmp_path / "tasks" / "own", ("ant", "bee"), 4, 2)
+    calls: dict[str, Callable[[], object]] = {
+        "train": lambda: vitrine.train(recipe, "run"),
+        "run_recipe": lambda: vitrine.run_recipe(recipe, "run"),
+        "load_checkpoint": lambda: vitrine.load_checkpoint(model),
+        "load_model": lambda: vitrine.load_model(model),
+        "save_checkpoint": lambda: vitrine.save_checkpoint(vitrine.load_checkpoint(model), "saved", "vitrine"),
+        "save_model": lambda: vitrine.save_model(
+            vitrine.load_model(model), "saved-model", "vitrine", preprocessing=vitrine.load_checkpoint(model).preprocessing
+        ),
+        "verify_checkpoint": lambda: list(vitrine.verify_checkpoint(vitrine.load_checkpoint(model), Path("saved"), images)),
+        "convert": lambda: vitrine.convert(model, "model.safetensors", "timm"),
+        "finetune": lambda: vitrine.finetune(model, "digits", "tuned", recipe="demo-transfer", **short),
+        "predict": lambda: vitrine.predict(model, [image]).predictions[0].classes,
+        "features": lambda: vitrine.features(model, "digits", "test"),
+        "evaluate": lambda: vitrine.evaluate(model, "digits").report,
+        "few_shot": lambda: vitrine.few_shot(model, "digits", shots=(1,), seeds=(0,)),
+        "probe": lambda: vitrine.probe(model, "digits", ("means",)),
+        "inspect": lambda: vitrine.inspect(model, [image]),
+        "write_inspection": lambda: vitrine.write_inspection(vitrine.inspect(model, [image]), Path("inside"), "title"),
+        "vtab": lambda: vitrine.vtab(
+            model, "tasks", model={"image_size": 8}, loader={"batch_size": 2}, machine={"accumulation_steps": 1}, **short
+        ),
+        "run_demo": lambda: vitrine.run_demo(demo),
+        "check_data": lambda: vitrine.check_data("digits"),
+        "find_duplicates": lambda: vitrine.find_duplicates("digits", "digits"),
+        "pack_data": lambda: vitrine.pack_data("digits", Path("packed"), 8),
+        "open_data": lambda: vitrine.open_data("digits", "test"),
+        "list_models": lambda: vitrine.list_models(["ViT-B/16"]),
+        "compute_cost": lambda: vitrine.compute_cost("ViT-B/16"),
+        "build_model": lambda: vitrine.build_model("ViT-Ti/16", image_size=32, depth=1),
+        "find_recipe": lambda: vitrine.find_recipe("digits"),
+        "with_changes": lambda: recipe,
+    }
+    assert set(calls) == {name for name in vitrine.PUBLIC_NAMES if name[0].islower()}
+    for name, call in calls.items():
+        assert call() is not None or name.startswith("save"), name
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -18,6 +18,7 @@ from vitrine.data.quality.duplicates import Duplicates as Duplicates
 from vitrine.data.quality.duplicates import find_duplicates as find_duplicates
 from vitrine.data.source import Source as Source
 from vitrine.demo.config import DemoConfig as DemoConfig
+from vitrine.demo.steps import DemoResult as DemoResult
 from vitrine.demo.steps import run_demo as run_demo
 from vitrine.evaluation.classification_report import EvaluationSummary as EvaluationSummary
 from vitrine.evaluation.classification_report import evaluate as evaluate
@@ -72,6 +73,8 @@ from vitrine.run.run import run_recipe as run_recipe
 from vitrine.studies.sweeps import TrainResult as TrainResult
 from vitrine.studies.sweeps import finetune as finetune
 from vitrine.studies.sweeps import train as train
+from vitrine.studies.vtab.benchmark import VtabResult as VtabResult
+from vitrine.studies.vtab.benchmark import vtab as vtab
 from vitrine.training.config import MachineConfig as MachineConfig
 from vitrine.training.config import OptimConfig as OptimConfig
 from vitrine.training.config import ReportConfig as ReportConfig
