@@ -1,7 +1,7 @@
 """Masked patch prediction: shares, targets against a direct computation, no leak, and that it learns."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -201,12 +201,15 @@ def test_a_masked_patch_leaves_no_trace_in_any_prediction() -> None:
         assert torch.equal(after, before) == is_hidden
 
 
-def learn(objective: MaskedPatches, batch: Batch, steps: Iterable[int]) -> None:
+def learn(objective: MaskedPatches, batch: Batch, steps: Sequence[int]) -> None:
+    """At a rate that falls to zero: else what is learnt last depends on the last digits of sums, which processors differ in."""
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=len(steps))
     for step in steps:
         optimizer.zero_grad()
         objective(replace(batch, step=step)).loss.backward()
         optimizer.step()
+        decay.step()
 
 
 def draw_coloured_batch() -> Batch:
@@ -229,7 +232,9 @@ def test_it_learns_eight_images_by_heart(target: PatchTarget) -> None:
 def test_it_knows_eight_images_whatever_is_hidden_of_them() -> None:
     objective, batch = build(width=64, mlp_dim=128, position="sincos-2d"), draw_coloured_batch()
     learn(objective, batch, range(400))
-    assert objective(replace(batch, step=1_000_000)).metrics["accuracy"] > 0.85
+    with torch.no_grad():
+        found = [objective(replace(batch, step=1_000_000 + draw)).metrics["accuracy"].item() for draw in range(20)]
+    assert sum(found) / len(found) > 0.85  # from 0.97 to 0.99 for the seeds 0 to 5
 
 
 @pytest.mark.parametrize("target", TARGETS)
