@@ -5,7 +5,8 @@
 OTHER is a commit, or `.` (default) for the working tree with its uncommitted changes. Both run on this machine with this
 interpreter and one thread for each process, through the command line only, so that Python names may differ. Figures, HTML
 pages and printed text are not compared. `--keep DIR` keeps all files and reuses the results of BASE, which halves the time of
-the next comparison. Two cases hand over: OTHER resumes a run that BASE stopped, and must end as BASE does.
+the next comparison; one comparison at a time may use DIR. Two cases hand over: OTHER resumes a run that BASE stopped, and
+must end as BASE does.
 
 Exit status: 0 if everything is equal, 1 if something differs or a case fails.
 """
@@ -26,7 +27,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,9 +43,15 @@ from safetensors import safe_open
 
 # JSON keys and array names, old -> new. Mirrors RENAMED_KEYS of src/vitrine/run/folder.py, plus keys of --json files.
 RENAMED_KEYS: dict[str, str] = {}
+OLD_KEYS = {new: old for old, new in RENAMED_KEYS.items()}
 
 # Command-line options, old -> new. Cases use the old ones; a commit that rejects them is called with the new ones.
 RENAMED_OPTIONS: dict[str, str] = {}
+
+# Words that are values, old -> new, e.g. the kinds of findings of `data check`.
+RENAMED_VALUES: dict[str, str] = {}
+
+# In the following sets, keys have their old names.
 
 # Timings, which differ from run to run.
 TIMING_KEYS = {"images_per_s", "waited", "seconds", "device_seconds", "device_hours"}
@@ -60,6 +67,11 @@ NOT_RESULTS = {"assets", "cache", "data", "stopped"}  # in the folder of a case
 LOG, DONE = "log.txt", "done.json"
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 TIMEOUT_S, NUM_SHOWN, NUM_ATTEMPTS = 600, 6, 5
+
+# Seen once in 60 runs, when a rank exited after its last step; probably Gloo's threads, see pytorch/pytorch#179291.
+ABORTED_AT_EXIT = "terminate called without an active exception"
+
+RUNNING: "set[subprocess.Popen[bytes]]" = set()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OLD_FILES = REPOSITORY / "tests" / "fixtures" / "before_reshape"
@@ -498,7 +510,7 @@ def build_environment(side: Side, folder: Path) -> dict[str, str]:
 
 def run_case(case: Case, side: Side, work: Work, before: "Future[Outcome] | None" = None) -> Outcome:
     folder = side.results / case.name
-    definition = hashlib.sha256(f"{case}{work.key}{inspect.getsource(run_command)}".encode()).hexdigest()
+    definition = hashlib.sha256(f"{case}{work.key}{inspect.getsource(call)}".encode()).hexdigest()
     if side.can_reuse and (folder / DONE).is_file():
         done = json.loads((folder / DONE).read_text())
         if done["definition"] == definition:
@@ -522,25 +534,31 @@ def run_case(case: Case, side: Side, work: Work, before: "Future[Outcome] | None
 
 
 def run_command(command: Command, side: Side, folder: Path) -> None:
-    """Run it, with renamed options if this commit rejects the old ones."""
-    words = shlex.split(command.line)
-    renamed = [RENAMED_OPTIONS.get(word, word) for word in words]
+    """Run it; again, from the beginning, if the signal came too late or a rank aborted while it exited."""
     status, output = -1, ""
-    for attempt in range(NUM_ATTEMPTS):
-        status, output = call(words, command, side, folder)
-        if status not in (0, command.status) and words != renamed:
-            words = renamed
-            status, output = call(words, command, side, folder)
-        if status == command.status:
+    for _ in range(NUM_ATTEMPTS):
+        status, output = call_with_known_options(command, side, folder)
+        is_late = command.stop_run is not None and status == 0
+        if not is_late and not (command.ranks > 1 and ABORTED_AT_EXIT in output):
             break
-        if command.stop_run is None or status != 0 or attempt == NUM_ATTEMPTS - 1:
-            last = "\n".join(output.strip().splitlines()[-12:])
-            raise RuntimeError(f"exit status {status}, not {command.status}: vitrine {shlex.join(words)}\n{last}")
-        shutil.rmtree(folder / command.stop_run)  # it ended before the signal came
+        shutil.rmtree(folder / "run")
+    if status != command.status:
+        last = "\n".join(output.strip().splitlines()[-12:])
+        raise RuntimeError(f"exit status {status}, not {command.status}: vitrine {command.line}\n{last}")
     if command.stop_run is not None:
         shutil.copytree(folder / command.stop_run, folder / "stopped")
     if command.help_to is not None:
         (folder / command.help_to).write_text(json.dumps(read_defaults(output), indent=2))
+
+
+def call_with_known_options(command: Command, side: Side, folder: Path) -> tuple[int, str]:
+    """Call a command with its options as written, or renamed if this commit rejects them."""
+    words = shlex.split(command.line)
+    renamed = [RENAMED_OPTIONS.get(word, word) for word in words]
+    status, output = call(words, command, side, folder)
+    if status in (0, command.status) or words == renamed:
+        return status, output
+    return call(renamed, command, side, folder)
 
 
 def call(words: list[str], command: Command, side: Side, folder: Path) -> tuple[int, str]:
@@ -560,6 +578,7 @@ def call(words: list[str], command: Command, side: Side, folder: Path) -> tuple[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        RUNNING.add(process)
         try:
             if command.stop_run is not None:
                 stop_after_first_step(process, folder / command.stop_run / "metrics.jsonl")
@@ -567,6 +586,7 @@ def call(words: list[str], command: Command, side: Side, folder: Path) -> tuple[
         except subprocess.TimeoutExpired:
             status = -1
         finally:
+            RUNNING.discard(process)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -665,7 +685,7 @@ def read_values(path: Path, folder: Path, work: Work) -> Iterator[tuple[str, Any
     elif path.suffix in (".npz", ".npy"):
         loaded = np.load(path, allow_pickle=False)
         for name, array in loaded.items() if path.suffix == ".npz" else [("", loaded)]:
-            yield RENAMED_KEYS.get(name, name), replace_folders(array, folders)
+            yield OLD_KEYS.get(name, name), replace_folders(array, folders)
     elif path.suffix == ".pth":
         for name, tensor in torch.load(path, weights_only=True).items():
             yield name, to_array(tensor)
@@ -682,16 +702,17 @@ def flatten(content: Any, folders: dict[str, str], key: str = "", is_prose: bool
     if isinstance(content, dict):
         yield key or ".", "object"
         for name, value in content.items():
-            if name not in TIMING_KEYS | DIGEST_KEYS:
-                inner = replace_folders(RENAMED_KEYS.get(name, name), folders)
-                yield from flatten(value, folders, f"{key}.{inner}".lstrip("."), is_prose or name in PROSE_KEYS)
+            old = OLD_KEYS.get(name, name)
+            if old not in TIMING_KEYS | DIGEST_KEYS:
+                inner = f"{key}.{replace_folders(old, folders)}".lstrip(".")
+                yield from flatten(value, folders, inner, is_prose or old in PROSE_KEYS)
     elif isinstance(content, list):
         yield key or ".", f"list of {len(content)}"
         for number, value in enumerate(content):
             yield from flatten(value, folders, f"{key}[{number}]", is_prose)
     elif isinstance(content, str):
         text = replace_folders(content, folders)
-        yield key, NUMBER.findall(text) if is_prose else text
+        yield key, NUMBER.findall(text) if is_prose else RENAMED_VALUES.get(text, text)
     else:
         yield key, content
 
@@ -749,7 +770,12 @@ def main(
         root.mkdir(parents=True, exist_ok=True)
         work = prepare_work(root, found)
         sides = prepare_side(base, root, sources, True), prepare_side(other, root, sources, False)
-        is_equal = report(chosen, sides, run_all(chosen, sides, work, jobs), work)
+        outcomes = run_all(chosen, sides, work, jobs)
+        try:
+            is_equal = report(chosen, sides, outcomes, work)
+        except KeyboardInterrupt:
+            stop_all(outcomes.values())
+            raise SystemExit(130) from None
     sys.exit(0 if is_equal else 1)
 
 
@@ -787,6 +813,13 @@ def run_all(
             found[True, case.name] = found[True, case.continues]
     pool.shutdown(wait=False)
     return found
+
+
+def stop_all(outcomes: Iterable["Future[Outcome]"]) -> None:
+    for outcome in outcomes:
+        outcome.cancel()
+    for process in list(RUNNING):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def report(
