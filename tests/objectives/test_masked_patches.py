@@ -1,7 +1,7 @@
 """Masked patch prediction: fractions, targets against a direct computation, no leak of masked patches, and learning."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -202,12 +202,15 @@ def test_no_prediction_depends_on_a_masked_patch() -> None:
         assert torch.equal(after, before) == is_hidden
 
 
-def learn(objective: MaskedPatches, batch: Batch, steps: Iterable[int]) -> None:
+def learn(objective: MaskedPatches, batch: Batch, steps: Sequence[int]) -> None:
+    """Train with a learning rate that falls to zero, so that rounding on another CPU does not decide the result."""
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=len(steps))
     for step in steps:
         optimizer.zero_grad()
         objective(replace(batch, step=step)).loss.backward()
         optimizer.step()
+        decay.step()
 
 
 def draw_coloured_batch() -> Batch:
@@ -230,7 +233,9 @@ def test_it_overfits_eight_images(target: PatchTarget) -> None:
 def test_it_learns_eight_images_under_any_mask() -> None:
     objective, batch = build(width=64, mlp_dim=128, position="sincos-2d"), draw_coloured_batch()
     learn(objective, batch, range(400))
-    assert objective(replace(batch, step=1_000_000)).metrics["accuracy"] > 0.6  # chance is 1 in 512
+    with torch.no_grad():
+        found = [objective(replace(batch, step=1_000_000 + draw)).metrics["accuracy"].item() for draw in range(20)]
+    assert sum(found) / len(found) > 0.85  # 0.97 to 0.99 for seeds 0 to 5
 
 
 @pytest.mark.parametrize("target", TARGETS)
