@@ -472,10 +472,10 @@ def test_metrics_equal_sklearn() -> None:
 def test_intervals_equal_scipy() -> None:
     logits, labels = draw_logits(90), draw_labels(90)
     report = build_report(predict_from(logits, labels), labels, NAMES_REPORT)
-    probabilities = [(report.top1, 90), (report.top5, 90), *((each.top1, each.num_images) for each in report.classes)]
-    for share, num_images in probabilities:
-        expected = binomtest(round(share.value * num_images), num_images).proportion_ci(method="wilson")
-        assert (share.low, share.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    estimates = [(report.top1, 90), (report.top5, 90), *((each.top1, each.num_images) for each in report.classes)]
+    for estimate, num_images in estimates:
+        expected = binomtest(round(estimate.value * num_images), num_images).proportion_ci(method="wilson")
+        assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     losses = torch.nn.functional.cross_entropy(logits.double(), torch.from_numpy(labels.values), reduction="none").numpy()
     expected = norm.interval(0.95, loc=losses.mean(), scale=sem(losses))
     assert (report.loss.low, report.loss.high) == pytest.approx(expected, rel=1e-5)
@@ -691,8 +691,8 @@ def test_any_class_name_is_drawn(tmp_path: Path) -> None:
     image = np.zeros((4, 4, 3), np.uint8)
     draw_mistakes([image] * 3, [(name, name) for name in ODD_NAMES], tmp_path / "mistakes.png")
     for name in ("confusion.png", "mistakes.png"):
-        with Image.open(tmp_path / name) as picture:
-            assert picture.format == "PNG"
+        with Image.open(tmp_path / name) as image:
+            assert image.format == "PNG"
 
 
 def test_class_names_are_not_parsed_as_math(drawn: list[Figure]) -> None:
@@ -704,8 +704,8 @@ def test_class_names_are_not_parsed_as_math(drawn: list[Figure]) -> None:
 
 def test_a_thousand_classes_are_drawn(tmp_path: Path) -> None:
     draw_confusions(np.eye(1000, dtype=np.int64), number_names(1000), tmp_path / "confusion.png")
-    with Image.open(tmp_path / "confusion.png") as picture:
-        assert picture.size == (1100, 990)  # (9 + 1) x 9 inches at 110 dots
+    with Image.open(tmp_path / "confusion.png") as image:
+        assert image.size == (1100, 990)  # (9 + 1) x 9 inches at 110 dots
 
 
 @pytest.mark.parametrize("num_images", [1, 5, 6, 20])

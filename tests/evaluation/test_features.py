@@ -57,19 +57,19 @@ def flatten(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("labels", [LABELS, torch.eye(5)])
 def test_rows_are_in_the_order_of_the_batches(labels: Tensor) -> None:
     batches = draw_batches(labels)
-    found = extract_features(flatten, iter(batches), torch.device("cpu"))
-    assert len(found) == 5
-    assert found.values.dtype == torch.float32
-    assert torch.equal(found.values, torch.cat([batch.image for batch in batches]).flatten(1).float())
-    assert torch.equal(found.labels, labels)
-    assert found.index.tolist() == [100, 101, 102, 103, 104]
+    result = extract_features(flatten, iter(batches), torch.device("cpu"))
+    assert len(result) == 5
+    assert result.values.dtype == torch.float32
+    assert torch.equal(result.values, torch.cat([batch.image for batch in batches]).flatten(1).float())
+    assert torch.equal(result.labels, labels)
+    assert result.index.tolist() == [100, 101, 102, 103, 104]
 
 
 def test_a_layer_can_be_trained_on_features() -> None:
-    found = extract_features(lambda images: images.float().mean(dim=(2, 3)), draw_batches())
+    result = extract_features(lambda images: images.float().mean(dim=(2, 3)), draw_batches())
     layer = nn.Linear(3, 2)
-    layer(found.values).sum().backward()  # torch refuses this for tensors of inference mode
-    torch.testing.assert_close(layer.weight.grad, found.values.sum(dim=0).expand(2, 3))
+    layer(result.values).sum().backward()  # torch refuses this for tensors of inference mode
+    torch.testing.assert_close(layer.weight.grad, result.values.sum(dim=0).expand(2, 3))
 
 
 def test_wrong_features_are_rejected() -> None:
@@ -174,24 +174,24 @@ def find(cache: FeatureCache, checkpoint: Checkpoint, source: Source, bad_images
     return cache.find(TorchEngine(checkpoint).fingerprint(), source, bad_images, watch), bool(computed)
 
 
-def assert_equal(found: Features, expected: Features) -> None:
+def assert_equal(result: Features, expected: Features) -> None:
     for name, tensor in vars(expected).items():
-        torch.testing.assert_close(getattr(found, name), tensor, rtol=0, atol=0)
+        torch.testing.assert_close(getattr(result, name), tensor, rtol=0, atol=0)
 
 
 def assert_computed_once(cache: FeatureCache, checkpoint: Checkpoint, source: Source) -> None:
     """Assert that features are computed once, correctly, and found from then on."""
     expected = compute(checkpoint, source)
     for is_first in (True, False):
-        found, was_computed = find(cache, checkpoint, source)
+        result, was_computed = find(cache, checkpoint, source)
         assert was_computed == is_first
-        assert_equal(found, expected)
+        assert_equal(result, expected)
 
 
 def assert_cached(cache: FeatureCache, checkpoint: Checkpoint, source: Source) -> None:
-    found, was_computed = find(cache, checkpoint, source)
+    result, was_computed = find(cache, checkpoint, source)
     assert not was_computed
-    assert_equal(found, compute(checkpoint, source))
+    assert_equal(result, compute(checkpoint, source))
 
 
 def find_entries(cache: FeatureCache) -> list[Path]:
@@ -266,8 +266,8 @@ def test_swapped_names_are_noticed(cache: FeatureCache, checkpoint: Checkpoint, 
 def test_parts_of_the_same_files_do_not_mix(cache: FeatureCache, checkpoint: Checkpoint, folder: Path) -> None:
     for seed in (0, 1):
         for part in hold_out(open_files(folder), 0.5, seed):
-            found, _ = find(cache, checkpoint, part)
-            assert_equal(found, compute(checkpoint, part))
+            result, _ = find(cache, checkpoint, part)
+            assert_equal(result, compute(checkpoint, part))
 
 
 def test_changed_weight_is_noticed(cache: FeatureCache, checkpoint: Checkpoint, folder: Path) -> None:
@@ -312,9 +312,9 @@ def test_labels_are_those_of_the_source(
     before, _ = find(cache, checkpoint, open_files(folder))
     other = RelabelledSource(open_files(folder), labels, class_names)
     assert_cached(cache, checkpoint, other)
-    found, _ = find(cache, checkpoint, other)
-    assert torch.equal(found.values, before.values)
-    assert found.labels.tolist() == labels.to_targets(np.arange(4), len(class_names)).tolist()
+    result, _ = find(cache, checkpoint, other)
+    assert torch.equal(result.values, before.values)
+    assert result.labels.tolist() == labels.to_targets(np.arange(4), len(class_names)).tolist()
     assert_cached(cache, checkpoint, open_files(folder))
 
 
@@ -348,17 +348,17 @@ def test_damaged_entry_is_computed_again(
     [entry] = find_entries(cache)
     damage(entry)
     with pytest.warns(VitrineWarning, match="damaged"):
-        found, was_computed = find(cache, checkpoint, source)
+        result, was_computed = find(cache, checkpoint, source)
     assert was_computed
-    assert_equal(found, compute(checkpoint, source))
+    assert_equal(result, compute(checkpoint, source))
     assert_cached(cache, checkpoint, source)
 
 
 def test_unwritable_cache_returns_features_in_memory(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in place of the folder")
+    (tmp_path / "file").write_text("not a folder")
     with pytest.warns(VitrineWarning, match="could not be cached"):
-        found, _ = find(FeatureCache(tmp_path / "file"), checkpoint, make_array())
-    assert_equal(found, compute(checkpoint, make_array()))
+        result, _ = find(FeatureCache(tmp_path / "file"), checkpoint, make_array())
+    assert_equal(result, compute(checkpoint, make_array()))
 
 
 @pytest.fixture
@@ -376,13 +376,13 @@ def test_bad_image_is_an_error_and_nothing_is_cached(cache: FeatureCache, checkp
 
 def test_features_without_bad_images_need_skip(cache: FeatureCache, checkpoint: Checkpoint, damaged: FileSource) -> None:
     with pytest.warns(VitrineWarning, match=r"Skipped 1\.bmp"):
-        found, _ = find(cache, checkpoint, damaged, "skip")
-    assert found.index.tolist() == [0, 2, 3]
-    assert found.labels.tolist() == [0, 1, 0]
+        result, _ = find(cache, checkpoint, damaged, "skip")
+    assert result.index.tolist() == [0, 2, 3]
+    assert result.labels.tolist() == [0, 1, 0]
     with pytest.warns(VitrineWarning, match=r"Skipped 1\.bmp"):
         again, was_computed = find(cache, checkpoint, damaged, "skip")
     assert not was_computed
-    assert_equal(again, found)
+    assert_equal(again, result)
     with pytest.raises(BadImage, match=r"^1\.bmp"):
         find(cache, checkpoint, damaged, "error")
 
@@ -391,8 +391,8 @@ def test_labels_of_skipped_images_are_left_out(cache: FeatureCache, checkpoint: 
     with pytest.warns(VitrineWarning):
         find(cache, checkpoint, damaged, "skip")
     with pytest.warns(VitrineWarning):
-        found, _ = find(cache, checkpoint, RelabelledSource(damaged, Labels.one_each([3, 0, 1, 2]), tuple("wxyz")), "skip")
-    assert found.labels.tolist() == [3, 1, 2]
+        result, _ = find(cache, checkpoint, RelabelledSource(damaged, Labels.one_each([3, 0, 1, 2]), tuple("wxyz")), "skip")
+    assert result.labels.tolist() == [3, 1, 2]
 
 
 def test_repaired_image_is_noticed(cache: FeatureCache, checkpoint: Checkpoint, damaged: FileSource, folder: Path) -> None:
@@ -443,10 +443,10 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unwritable_cache_returns_features_of_files(checkpoint: Checkpoint, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in place of the folder")
+    (tmp_path / "file").write_text("not a folder")
     with pytest.warns(VitrineWarning, match="could not be cached"):
-        found, _ = find(FeatureCache(tmp_path / "file"), checkpoint, open_files(folder))
-    assert_equal(found, compute(checkpoint, open_files(folder)))
+        result, _ = find(FeatureCache(tmp_path / "file"), checkpoint, open_files(folder))
+    assert_equal(result, compute(checkpoint, open_files(folder)))
 
 
 @pytest.fixture
@@ -461,8 +461,8 @@ def full_disk() -> Iterator[None]:
 
 def test_full_disk_is_a_warning_and_leaves_no_file(checkpoint: Checkpoint, tmp_path: Path, full_disk: None) -> None:
     with pytest.warns(VitrineWarning, match="could not be cached"):
-        found, _ = find(FeatureCache(tmp_path / "cache"), checkpoint, make_array())
-    assert_equal(found, compute(checkpoint, make_array()))
+        result, _ = find(FeatureCache(tmp_path / "cache"), checkpoint, make_array())
+    assert_equal(result, compute(checkpoint, make_array()))
     assert list((tmp_path / "cache").iterdir()) == []
 
 

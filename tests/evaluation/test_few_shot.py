@@ -146,8 +146,8 @@ def test_mean_rank_equals_ranks_by_hand(means: list[list[float]]) -> None:
     """Ties, which are frequent here, get the mean of their ranks."""
     sums = [0.0] * len(means[0])
     for row in means:
-        for place, rank in enumerate(rankdata([-mean for mean in row])):
-            sums[place] += rank
+        for index, rank in enumerate(rankdata([-mean for mean in row])):
+            sums[index] += rank
     assert choose_by_mean_rank(make_sweeps(means)) == sums.index(min(sums))
 
 

@@ -28,9 +28,9 @@ def find_bounds(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 
-def draw_answers(num_images: int, *shares: float) -> list[np.ndarray]:
+def draw_hits(num_images: int, *accuracies: float) -> list[np.ndarray]:
     random = np.random.default_rng(0)
-    return [random.random(num_images) < fraction for fraction in shares]
+    return [random.random(num_images) < accuracy for accuracy in accuracies]
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.7), (0.81, 0.79, 0.8), (0.3, 0.3, 0.3, 0.3)])
@@ -47,11 +47,11 @@ def test_single_value_has_no_std() -> None:
 @given(st.integers(1, 100_000), st.floats(0, 1))
 def test_wilson_interval_equals_scipy(num_images: int, fraction: float) -> None:
     num_hits = round(fraction * num_images)
-    found = wilson_interval(num_hits / num_images, num_images)
+    result = wilson_interval(num_hits / num_images, num_images)
     expected = stats.binomtest(num_hits, num_images).proportion_ci(method="wilson")
-    assert found.value == num_hits / num_images
-    assert found.low == pytest.approx(expected.low, rel=1e-9, abs=1e-12)
-    assert found.high == pytest.approx(expected.high, rel=1e-9, abs=1e-12)
+    assert result.value == num_hits / num_images
+    assert result.low == pytest.approx(expected.low, rel=1e-9, abs=1e-12)
+    assert result.high == pytest.approx(expected.high, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("num_images", [1, 3, 1000])
@@ -71,18 +71,18 @@ def test_wilson_interval_covers_95_percent() -> None:
 @pytest.mark.parametrize("num_images", [2, 50])
 def test_normal_interval_equals_scipy(num_images: int) -> None:
     losses = np.random.default_rng(0).exponential(2.0, num_images)
-    found = normal_interval(losses)
+    result = normal_interval(losses)
     low, high = stats.norm.interval(0.95, loc=losses.mean(), scale=stats.sem(losses))
-    assert (found.value, found.low, found.high) == pytest.approx((losses.mean(), low, high), rel=1e-9)
+    assert (result.value, result.low, result.high) == pytest.approx((losses.mean(), low, high), rel=1e-9)
 
 
 def test_bootstrap_of_a_mean_is_the_standard_error() -> None:
     losses = np.random.default_rng(0).exponential(2.0, 400)
-    found = bootstrap_interval(lambda values: float(values.mean()), losses)
-    assert found.value == losses.mean()
-    low, high = find_bounds(found)
-    assert high - found.value == pytest.approx(1.96 * stats.sem(losses), rel=0.15)  # 300 draws are right to 4 %
-    assert high - found.value == pytest.approx(found.value - low)
+    result = bootstrap_interval(lambda values: float(values.mean()), losses)
+    assert result.value == losses.mean()
+    low, high = find_bounds(result)
+    assert high - result.value == pytest.approx(1.96 * stats.sem(losses), rel=0.15)  # 300 draws are right to 4 %
+    assert high - result.value == pytest.approx(result.value - low)
 
 
 def test_bootstrap_of_two_columns_equals_scipy() -> None:
@@ -94,8 +94,8 @@ def test_bootstrap_of_two_columns_equals_scipy() -> None:
         return float(np.corrcoef(left, right)[0, 1])
 
     peer = stats.bootstrap((first, second), correlate, paired=True, vectorized=False, n_resamples=2000)
-    found = bootstrap_interval(correlate, first, second)
-    assert find_bounds(found)[1] - found.value == pytest.approx(
+    result = bootstrap_interval(correlate, first, second)
+    assert find_bounds(result)[1] - result.value == pytest.approx(
         1.96 * peer.standard_error, rel=0.15
     )  # chance is 4 % here, 2 % there
 
@@ -115,36 +115,36 @@ def test_bootstrap_draws_whole_rows_reproducibly() -> None:
 
 
 def test_bootstrap_stays_above_zero() -> None:
-    found = bootstrap_interval(lambda values: float(abs(values.mean())), np.array([1.0, -1.0, 1.0, -1.0]))
-    assert (found.value, found.low) == (0, 0)
-    assert find_bounds(found)[1] > 0
+    result = bootstrap_interval(lambda values: float(abs(values.mean())), np.array([1.0, -1.0, 1.0, -1.0]))
+    assert (result.value, result.low) == (0, 0)
+    assert find_bounds(result)[1] > 0
 
 
 def test_bootstrap_of_one_image() -> None:
-    found = bootstrap_interval(lambda values: float(values.sum()), np.array([0.25]))
-    assert (found.value, found.low, found.high) == (0.25, 0.25, 0.25)
+    result = bootstrap_interval(lambda values: float(values.sum()), np.array([0.25]))
+    assert (result.value, result.low, result.high) == (0.25, 0.25, 0.25)
 
 
 @given(ANSWERS)
 def test_paired_difference_of_accuracies(hits: list[tuple[bool, bool]]) -> None:
     first, second = (np.array(column) for column in zip(*hits, strict=True))
-    found = mcnemar_test(first, second)
+    result = mcnemar_test(first, second)
     signs = first.astype(float) - second
     half = stats.norm.ppf(0.975) * signs.std() / math.sqrt(len(signs))
-    assert found.num_images == len(hits)
-    assert found.only_first == int((signs > 0).sum())
-    assert found.only_second == int((signs < 0).sum())
-    assert found.difference.value == pytest.approx(first.mean() - second.mean(), abs=1e-12)
-    assert found.difference.low == pytest.approx(signs.mean() - half, abs=1e-7)  # a root of rounding errors
-    assert found.difference.high == pytest.approx(signs.mean() + half, abs=1e-7)
+    assert result.num_images == len(hits)
+    assert result.only_first == int((signs > 0).sum())
+    assert result.only_second == int((signs < 0).sum())
+    assert result.difference.value == pytest.approx(first.mean() - second.mean(), abs=1e-12)
+    assert result.difference.low == pytest.approx(signs.mean() - half, abs=1e-7)  # a root of rounding errors
+    assert result.difference.high == pytest.approx(signs.mean() + half, abs=1e-7)
 
 
 @given(ANSWERS)
 def test_p_value_equals_exact_mcnemar(hits: list[tuple[bool, bool]]) -> None:
-    found = mcnemar_test(*(np.array(column) for column in zip(*hits, strict=True)))
-    unlike, fewer = found.only_first + found.only_second, min(found.only_first, found.only_second)
+    result = mcnemar_test(*(np.array(column) for column in zip(*hits, strict=True)))
+    unlike, fewer = result.only_first + result.only_second, min(result.only_first, result.only_second)
     tail = sum(math.comb(unlike, count) for count in range(fewer + 1)) / 2**unlike
-    assert found.p_value == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
+    assert result.p_value == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
 
 
 @given(ANSWERS)
@@ -158,20 +158,20 @@ def test_swapping_models_mirrors_the_result(hits: list[tuple[bool, bool]]) -> No
 
 def test_pairing_is_sharper_than_two_intervals() -> None:
     """The same images are hard for both models: only discordant images count."""
-    [first] = draw_answers(2000, 0.8)
+    [first] = draw_hits(2000, 0.8)
     second = first.copy()
     second[np.flatnonzero(first)[:30]] = False
-    found = mcnemar_test(first, second)
+    result = mcnemar_test(first, second)
     apart = [wilson_interval(float(hits.mean()), 2000) for hits in (first, second)]
     assert apart[0].low < apart[1].high  # each alone could be as good as the other
-    assert find_bounds(found.difference)[0] > 0
-    assert found.p_value == pytest.approx(2 * 0.5**30)
+    assert find_bounds(result.difference)[0] > 0
+    assert result.p_value == pytest.approx(2 * 0.5**30)
 
 
 def test_equal_predictions_have_p_value_one() -> None:
-    [hits] = draw_answers(50, 0.5)
-    found = mcnemar_test(hits, hits)
-    assert (found.only_first, found.only_second, found.difference.value, found.p_value) == (0, 0, 0, 1)
+    [hits] = draw_hits(50, 0.5)
+    result = mcnemar_test(hits, hits)
+    assert (result.only_first, result.only_second, result.difference.value, result.p_value) == (0, 0, 0, 1)
 
 
 def test_one_image_has_p_value_one() -> None:
@@ -188,9 +188,9 @@ def test_hits_of_other_images_cannot_be_paired() -> None:
 @pytest.mark.parametrize("num_images", range(1, 50))
 def test_wilson_interval_stays_within_bounds(num_images: int) -> None:
     for num_hits in range(num_images + 1):
-        found = wilson_interval(num_hits / num_images, num_images)
-        low, high = find_bounds(found)
-        assert 0 <= low <= found.value <= high <= 1
+        result = wilson_interval(num_hits / num_images, num_images)
+        low, high = find_bounds(result)
+        assert 0 <= low <= result.value <= high <= 1
 
 
 def test_estimate_of_one_image_as_json() -> None:

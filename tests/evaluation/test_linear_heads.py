@@ -188,17 +188,17 @@ def test_fewer_images_than_folds() -> None:
 FITS = (fit_ridge_head, fit_discriminant_head)
 
 
-def draw_blobs(num_images: int, shares: tuple[int, ...] = (0, 1, 2)) -> tuple[Tensor, Tensor]:
+def draw_blobs(num_images: int, pattern: tuple[int, ...] = (0, 1, 2)) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    labels = torch.tensor(shares)[torch.arange(num_images) % len(shares)]
+    labels = torch.tensor(pattern)[torch.arange(num_images) % len(pattern)]
     centres = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
     return centres[labels] + torch.randn(num_images, 2, generator=generator) + 7, labels
 
 
-@pytest.mark.parametrize("shares", [(0, 1, 2), (0, 0, 0, 0, 0, 0, 1, 2)])
+@pytest.mark.parametrize("pattern", [(0, 1, 2), (0, 0, 0, 0, 0, 0, 1, 2)])
 @pytest.mark.parametrize("fit", FITS)
-def test_head_is_accurate_and_calibrated(fit: type, shares: tuple[int, ...]) -> None:
-    features, labels = draw_blobs(1200, shares)
+def test_head_is_accurate_and_calibrated(fit: type, pattern: tuple[int, ...]) -> None:
+    features, labels = draw_blobs(1200, pattern)
     weight, bias = fit(features[:400], labels[:400], 3)
     assert weight.dtype == bias.dtype == torch.float32
     logits, truth = features[400:] @ weight.T + bias, labels[400:]

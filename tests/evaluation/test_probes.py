@@ -43,8 +43,8 @@ def digits() -> FeatureSplit:
     return FeatureSplit(make_features(values[:600], labels[:600]), make_features(values[1000:], labels[1000:]), 10)
 
 
-def find_hits(split: FeatureSplit, answers: np.ndarray) -> list[bool]:
-    return (answers == split.test.labels.numpy()).tolist()
+def find_hits(split: FeatureSplit, predictions: np.ndarray) -> list[bool]:
+    return (predictions == split.test.labels.numpy()).tolist()
 
 
 def test_every_kind_is_listed() -> None:
@@ -53,10 +53,10 @@ def test_every_kind_is_listed() -> None:
 
 def test_accuracy_is_the_fraction_of_hits(digits: FeatureSplit) -> None:
     for kind in KINDS:
-        found = fit_probe(kind, digits, ProbeConfig(penalties=(0.01,)))
-        assert (found.kind, found.hits.dtype, found.hits.shape) == (kind, np.bool_, (797,))
-        assert found.accuracy == pytest.approx(np.count_nonzero(found.hits) / 797)
-        assert found.accuracy > 0.8
+        result = fit_probe(kind, digits, ProbeConfig(penalties=(0.01,)))
+        assert (result.kind, result.hits.dtype, result.hits.shape) == (kind, np.bool_, (797,))
+        assert result.accuracy == pytest.approx(np.count_nonzero(result.hits) / 797)
+        assert result.accuracy > 0.8
     assert Probe("means", "", np.array([True, False, False, False])).accuracy == 0.25
 
 
@@ -64,17 +64,17 @@ def test_accuracy_is_the_fraction_of_hits(digits: FeatureSplit) -> None:
 @pytest.mark.parametrize("spread", [0.5, 2.0])
 def test_neighbours_equal_sklearn(num_neighbours: int, temperature: float, spread: float) -> None:
     split = draw_split(200, 300, 4, spread=spread)
-    found = fit_probe("neighbours", split, ProbeConfig(num_neighbours=num_neighbours, temperature=temperature))
+    result = fit_probe("neighbours", split, ProbeConfig(num_neighbours=num_neighbours, temperature=temperature))
 
     def weigh(distances: np.ndarray) -> np.ndarray:
-        """A cosine distance is 1 less the cosine. Less the nearest one's, which changes no answer."""
+        """Turn cosine distances into vote weights, relative to the nearest, which changes no prediction."""
         return np.exp((distances.min(axis=1, keepdims=True) - distances) / temperature)
 
     classifier = KNeighborsClassifier(num_neighbours, metric="cosine", weights=weigh)
     classifier.fit(split.train.values.double(), split.train.labels)
-    assert found.hits.tolist() == find_hits(split, classifier.predict(split.test.values.double()))
-    assert 0.2 < found.accuracy < 1
-    assert found.setting == f"{num_neighbours} neighbours, temperature {temperature:g}"
+    assert result.hits.tolist() == find_hits(split, classifier.predict(split.test.values.double()))
+    assert 0.2 < result.accuracy < 1
+    assert result.setting == f"{num_neighbours} neighbours, temperature {temperature:g}"
 
 
 def test_neighbours_are_the_same_in_chunks(digits: FeatureSplit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def test_low_temperature_is_the_nearest_neighbour() -> None:
     split = draw_split(100, 200, 5, spread=2.0)
     nearest = fit_probe("neighbours", split, ProbeConfig(num_neighbours=1))
     for temperature in (1e-5, 1e-12, 1e-30):
-        found = fit_probe("neighbours", split, ProbeConfig(num_neighbours=30, temperature=temperature))
-        assert np.array_equal(found.hits, nearest.hits)
+        result = fit_probe("neighbours", split, ProbeConfig(num_neighbours=30, temperature=temperature))
+        assert np.array_equal(result.hits, nearest.hits)
 
 
 def test_class_means_equal_sklearn_for_means_of_equal_norm() -> None:
@@ -107,22 +107,22 @@ def test_class_means_equal_sklearn_for_means_of_equal_norm() -> None:
     cloud = np.array([4.0, 1.0]) + generator.normal(size=(30, 2))
     turns = [np.linalg.matrix_power(np.array([[0.0, -1.0], [1.0, 0.0]]), quarter) for quarter in range(4)]
     train = make_features(np.concatenate([cloud @ turn.T for turn in turns]), np.repeat(np.arange(4), 30))
-    asked = generator.normal(size=(500, 2)) * 10
-    reference = NearestCentroid().fit(normalize(train.values.double()), train.labels).predict(normalize(asked))
-    wanted = generator.integers(0, 4, 500)
-    split = FeatureSplit(train, make_features(asked, wanted), 4)
-    assert fit_probe("means", split, ProbeConfig()).hits.tolist() == (reference == wanted).tolist()
+    queries = generator.normal(size=(500, 2)) * 10
+    reference = NearestCentroid().fit(normalize(train.values.double()), train.labels).predict(normalize(queries))
+    labels = generator.integers(0, 4, 500)
+    split = FeatureSplit(train, make_features(queries, labels), 4)
+    assert fit_probe("means", split, ProbeConfig()).hits.tolist() == (reference == labels).tolist()
 
 
 def test_class_means_are_compared_by_angle() -> None:
     split = draw_split(60, 400, 4, spread=1.5)
     directions = normalize(split.train.values.double().numpy())
     means = [directions[split.train.labels.numpy() == label].mean(axis=0) for label in range(4)]
-    answers = cosine_similarity(split.test.values.double().numpy(), np.stack(means)).argmax(axis=1)
-    found = fit_probe("means", split, ProbeConfig())
-    assert found.hits.tolist() == find_hits(split, answers)
-    assert found.setting == "cosine"
-    assert 0.25 < found.accuracy < 1
+    predictions = cosine_similarity(split.test.values.double().numpy(), np.stack(means)).argmax(axis=1)
+    result = fit_probe("means", split, ProbeConfig())
+    assert result.hits.tolist() == find_hits(split, predictions)
+    assert result.setting == "cosine"
+    assert 0.25 < result.accuracy < 1
 
 
 @pytest.mark.parametrize("kind", ["neighbours", "means"])
@@ -138,9 +138,9 @@ def test_logistic_regression_equals_sklearn(penalty: float) -> None:
     split = draw_split(90, 600, 3, spread=1.5)
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * 90), max_iter=1000))
     pipeline.fit(split.train.values.double().numpy(), split.train.labels.numpy())
-    found = fit_probe("logistic", split, ProbeConfig(penalties=(penalty,)))
-    assert found.hits.tolist() == find_hits(split, pipeline.predict(split.test.values.double().numpy()))
-    assert 0.4 < found.accuracy < 1
+    result = fit_probe("logistic", split, ProbeConfig(penalties=(penalty,)))
+    assert result.hits.tolist() == find_hits(split, pipeline.predict(split.test.values.double().numpy()))
+    assert 0.4 < result.accuracy < 1
 
 
 def test_best_penalty_on_held_out_images_is_refitted() -> None:
@@ -154,14 +154,14 @@ def test_best_penalty_on_held_out_images_is_refitted() -> None:
     split = FeatureSplit(make_features(values[:100], labels[:100]), make_features(values[100:], labels[100:]), 2)
     config = ProbeConfig(penalties=(1e-4, 0.03, 1e4))
     fitted, held_out = (rows.numpy() for rows in hold_out_rows(split, config))
-    shares = {}
+    scores = {}
     for penalty in config.penalties:
         pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * len(fitted)), max_iter=1000))
-        shares[penalty] = pipeline.fit(values[fitted], labels[fitted]).score(values[held_out], labels[held_out])
-    assert max(shares[1e-4], shares[1e4]) < shares[0.03]
-    found = fit_probe("logistic", split, config)
-    assert found.setting == "penalty 0.03, of 3 on 20 held-out images"
-    assert np.array_equal(found.hits, fit_probe("logistic", split, ProbeConfig(penalties=(0.03,))).hits)
+        scores[penalty] = pipeline.fit(values[fitted], labels[fitted]).score(values[held_out], labels[held_out])
+    assert max(scores[1e-4], scores[1e4]) < scores[0.03]
+    result = fit_probe("logistic", split, config)
+    assert result.setting == "penalty 0.03, of 3 on 20 held-out images"
+    assert np.array_equal(result.hits, fit_probe("logistic", split, ProbeConfig(penalties=(0.03,))).hits)
 
 
 def test_strongest_of_equal_penalties_is_chosen() -> None:
@@ -181,10 +181,10 @@ def test_fraction_of_every_class_is_held_out() -> None:
     assert held_out.tolist() == again != other
 
 
-@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
-def test_one_of_two_images_is_held_out(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.001, 0.5, 0.999])
+def test_one_of_two_images_is_held_out(fraction: float) -> None:
     train = make_features(np.eye(4), [0, 0, 1, 1])
-    fitted, held_out = hold_out_rows(FeatureSplit(train, train, 2), ProbeConfig(choice_share=share))
+    fitted, held_out = hold_out_rows(FeatureSplit(train, train, 2), ProbeConfig(choice_share=fraction))
     assert [sorted(train.labels[rows].tolist()) for rows in (fitted, held_out)] == [[0, 1], [0, 1]]
 
 

@@ -49,45 +49,45 @@ def pixels_as_logits(images: Tensor) -> Tensor:
 
 def test_classes_and_probabilities_equal_scipy_softmax() -> None:
     logits, labels = draw_logits(40), draw_labels(40)
-    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    result = predict_batches(pixels_as_logits, make_batches(logits, labels))
     probabilities = softmax(logits.double().numpy(), axis=1)
     order = np.argsort(-probabilities, axis=1)[:, :5]
-    assert len(found) == 40
-    assert found.index.tolist() == list(range(100, 140))
-    assert np.array_equal(found.classes.numpy(), order)
-    assert found.probabilities.dtype == torch.float32
-    np.testing.assert_allclose(found.probabilities.numpy(), np.take_along_axis(probabilities, order, axis=1), rtol=1e-5)
-    assert np.array_equal(found.hits.numpy(), order == labels.numpy()[:, None])
+    assert len(result) == 40
+    assert result.index.tolist() == list(range(100, 140))
+    assert np.array_equal(result.classes.numpy(), order)
+    assert result.probabilities.dtype == torch.float32
+    np.testing.assert_allclose(result.probabilities.numpy(), np.take_along_axis(probabilities, order, axis=1), rtol=1e-5)
+    assert np.array_equal(result.hits.numpy(), order == labels.numpy()[:, None])
 
 
 def test_hits_and_losses_equal_sklearn() -> None:
     logits, labels = draw_logits(60), draw_labels(60)
-    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    result = predict_batches(pixels_as_logits, make_batches(logits, labels))
     probabilities, classes = softmax(logits.double().numpy(), axis=1), np.arange(NUM_CLASSES)
     for k in (1, 2, 5):
-        share = found.hits[:, :k].any(dim=1).double().mean().item()
-        assert share == pytest.approx(top_k_accuracy_score(labels, probabilities, k=k, labels=classes))
-    assert found.losses.double().mean().item() == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
-    assert found.has_label.all()
+        accuracy = result.hits[:, :k].any(dim=1).double().mean().item()
+        assert accuracy == pytest.approx(top_k_accuracy_score(labels, probabilities, k=k, labels=classes))
+    assert result.losses.double().mean().item() == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
+    assert result.has_label.all()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
 def test_batch_size_changes_nothing(batch_size: int) -> None:
     logits, labels = draw_logits(11), draw_labels(11)
-    found = predict_batches(pixels_as_logits, make_batches(logits, labels, batch_size))
+    result = predict_batches(pixels_as_logits, make_batches(logits, labels, batch_size))
     whole = predict_batch(pixels_as_logits, make_batches(logits, labels, 11)[0])
     for name, tensor in vars(whole).items():
-        assert torch.equal(getattr(found, name), tensor)
+        assert torch.equal(getattr(result, name), tensor)
 
 
 @pytest.mark.parametrize(("num_classes", "top", "expected"), [(3, 5, 3), (1, 5, 1), (12, 1, 1), (12, 12, 12), (5, 99, 5)])
 def test_number_of_predicted_classes(num_classes: int, top: int, expected: int) -> None:
     batches = make_batches(draw_logits(4, num_classes), draw_labels(4, num_classes))
-    found = predict_batches(pixels_as_logits, batches, top=top)
-    assert found.classes.shape == found.probabilities.shape == found.hits.shape == (4, expected)
+    result = predict_batches(pixels_as_logits, batches, top=top)
+    assert result.classes.shape == result.probabilities.shape == result.hits.shape == (4, expected)
     if expected == num_classes:
-        torch.testing.assert_close(found.probabilities.sum(dim=1), torch.ones(4))
-        assert found.hits.sum(dim=1).tolist() == [1, 1, 1, 1]
+        torch.testing.assert_close(result.probabilities.sum(dim=1), torch.ones(4))
+        assert result.hits.sum(dim=1).tolist() == [1, 1, 1, 1]
 
 
 def test_several_labels_and_none() -> None:
@@ -97,32 +97,32 @@ def test_several_labels_and_none() -> None:
     labels[0, order[0, [0, 3]]] = 1
     labels[1, order[1, [2, 8]]] = 1
     labels[3, order[3, 11]] = 1
-    found = predict_batches(pixels_as_logits, make_batches(logits, labels))
-    assert found.has_label.tolist() == [True, True, False, True]
-    assert found.hits.tolist() == [
+    result = predict_batches(pixels_as_logits, make_batches(logits, labels))
+    assert result.has_label.tolist() == [True, True, False, True]
+    assert result.hits.tolist() == [
         [True, False, False, True, False],
         [False, False, True, False, False],
         [False] * 5,
         [False] * 5,
     ]
-    assert found.losses.isnan().all()
-    assert found.probabilities.isfinite().all()  # what it says to an image without a label is known all the same
+    assert result.losses.isnan().all()
+    assert result.probabilities.isfinite().all()  # what it says to an image without a label is known all the same
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_large_logits_stay_finite(size: float) -> None:
     logits = torch.tensor([[size, size - 1, size - 2]])
-    found = predict_batches(pixels_as_logits, make_batches(logits, torch.tensor([1])))
-    np.testing.assert_allclose(found.probabilities[0].numpy(), softmax([0.0, -1.0, -2.0]), rtol=1e-3)  # float32 at 1e4
-    assert found.losses.item() == pytest.approx(-np.log(softmax([0.0, -1.0, -2.0])[1]), rel=1e-3)
+    result = predict_batches(pixels_as_logits, make_batches(logits, torch.tensor([1])))
+    np.testing.assert_allclose(result.probabilities[0].numpy(), softmax([0.0, -1.0, -2.0]), rtol=1e-3)  # float32 at 1e4
+    assert result.losses.item() == pytest.approx(-np.log(softmax([0.0, -1.0, -2.0])[1]), rel=1e-3)
 
 
 def test_half_precision_logits_are_computed_in_float32() -> None:
     logits = draw_logits(6, 1000).bfloat16()
-    found = predict_batches(lambda images: pixels_as_logits(images).bfloat16(), make_batches(logits, draw_labels(6, 1000)))
+    result = predict_batches(lambda images: pixels_as_logits(images).bfloat16(), make_batches(logits, draw_labels(6, 1000)))
     expected = torch.nn.functional.cross_entropy(logits.float(), draw_labels(6, 1000), reduction="none")
-    assert found.losses.dtype == torch.float32
-    torch.testing.assert_close(found.losses, expected)
+    assert result.losses.dtype == torch.float32
+    torch.testing.assert_close(result.losses, expected)
 
 
 def test_take_rows_by_mask_or_number() -> None:
@@ -140,8 +140,8 @@ def test_take_rows_by_mask_or_number() -> None:
 def test_empty_batch_adds_nothing() -> None:
     logits, labels = draw_logits(5), draw_labels(5)
     empty = Batch(logits[:0, :, None, None], labels[:0], torch.zeros(0, dtype=torch.int64), 0, skipped=("bad.png",))
-    found = predict_batches(pixels_as_logits, [empty, *make_batches(logits, labels, 2), empty])
-    assert found.index.tolist() == [100, 101, 102, 103, 104]
+    result = predict_batches(pixels_as_logits, [empty, *make_batches(logits, labels, 2), empty])
+    assert result.index.tolist() == [100, 101, 102, 103, 104]
     assert len(predict_batches(pixels_as_logits, [empty])) == 0
 
 
@@ -196,29 +196,29 @@ def compute_probabilities(model: nn.Module, preprocessing: Preprocessing, batche
 def test_accuracy_and_loss_equal_sklearn() -> None:
     labels = torch.randint(0, 12, (50,), generator=torch.Generator().manual_seed(2))
     model, batches = Linear(12), draw_batches(labels, 16)
-    found = classify(model, PREPROCESSING, batches)
+    result = classify(model, PREPROCESSING, batches)
     assert model.training
     probabilities, classes = compute_probabilities(model, PREPROCESSING, batches), np.arange(12)
-    assert found.num_images == 50
-    assert found.top1 == top_k_accuracy_score(labels, probabilities, k=1, labels=classes)
-    assert found.top5 == top_k_accuracy_score(labels, probabilities, k=5, labels=classes)
-    assert found.loss == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
+    assert result.num_images == 50
+    assert result.top1 == top_k_accuracy_score(labels, probabilities, k=1, labels=classes)
+    assert result.top5 == top_k_accuracy_score(labels, probabilities, k=5, labels=classes)
+    assert result.loss == pytest.approx(log_loss(labels, probabilities, labels=classes), rel=1e-5)
 
 
 def test_one_of_several_labels_is_enough() -> None:
     model, labels = Linear(12), torch.zeros(6, 12)
     batches = draw_batches(labels, 6)
     order = np.argsort(-compute_probabilities(model, PREPROCESSING, batches), axis=1)
-    for image, place in enumerate((0, 4, 5, 2)):  # which answer is one of the labels; the last two images have none
-        labels[image, order[image, place]] = 1
+    for image, rank in enumerate((0, 4, 5, 2)):  # rank of the prediction that is a label; the last two images have none
+        labels[image, order[image, rank]] = 1
         labels[image, order[image, 11]] = 1
-    found = classify(model, PREPROCESSING, draw_batches(labels, 4))
-    assert (found.num_images, found.top1, found.top5, found.loss) == (4, 1 / 4, 3 / 4, None)
+    result = classify(model, PREPROCESSING, draw_batches(labels, 4))
+    assert (result.num_images, result.top1, result.top5, result.loss) == (4, 1 / 4, 3 / 4, None)
 
 
 def test_fewer_than_five_classes_and_no_labels() -> None:
-    found = classify(Linear(3), PREPROCESSING, draw_batches(torch.tensor([0, 1, 2, 0]), 2))
-    assert found.top5 == 1.0
+    result = classify(Linear(3), PREPROCESSING, draw_batches(torch.tensor([0, 1, 2, 0]), 2))
+    assert result.top5 == 1.0
     with pytest.raises(ValueError, match="no images with a label"):
         classify(Linear(3), PREPROCESSING, draw_batches(torch.zeros(4, 3), 2))
     with pytest.raises(ValueError, match="no images with a label"):
@@ -229,13 +229,13 @@ def test_counts_of_ranks_add_up() -> None:
     """Ranks may have different numbers of images, or none."""
     labels = torch.randint(0, 12, (23,), generator=torch.Generator().manual_seed(3))
     model, whole = Linear(12).eval(), draw_batches(labels, 23)
-    found = classify(model, PREPROCESSING, whole)
+    result = classify(model, PREPROCESSING, whole)
     for bounds in ((0, 23, 23), (0, 1, 23), (0, 7, 7, 20, 23)):
         parts = [slice_batch(whole[0], start, end) for start, end in itertools.pairwise(bounds)]
         counts = sum(count_hits(lambda images: model(PREPROCESSING.normalise(images)), [part], "cpu") for part in parts)
         summary = summarise_counts(counts)
-        assert (summary.num_images, summary.top1, summary.top5) == (23, found.top1, found.top5)
-        assert summary.loss == pytest.approx(found.loss, rel=1e-6)
+        assert (summary.num_images, summary.top1, summary.top5) == (23, result.top1, result.top5)
+        assert summary.loss == pytest.approx(result.loss, rel=1e-6)
 
 
 def slice_batch(batch: Batch, start: int, end: int) -> Batch:
@@ -290,10 +290,10 @@ def test_deit_tiny_on_a_hundred_photographs(assets: Path) -> None:
     source = open_data(assets / "imagenet-val-1000")
     loader = Loader(source, EvalTransform(checkpoint.preprocessing), LoaderConfig(batch_size=50, num_workers=0), shuffle=False)
     batches = list(loader.read(0, 2))
-    found = classify(checkpoint.model, checkpoint.preprocessing, batches)
+    result = classify(checkpoint.model, checkpoint.preprocessing, batches)
     images = torch.stack([checkpoint.preprocessing.load(path) for path in source.files()[:100]])
     assert torch.equal(torch.cat([batch.image for batch in batches]), images)
     with torch.inference_mode():
         predictions = checkpoint.model.eval()(checkpoint.preprocessing.normalise(images)).argmax(dim=1)
-    assert found.top1 == pytest.approx((predictions == torch.arange(100)).float().mean().item())
-    assert found.top1 > 0.6
+    assert result.top1 == pytest.approx((predictions == torch.arange(100)).float().mean().item())
+    assert result.top1 > 0.6

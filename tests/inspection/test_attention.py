@@ -36,8 +36,8 @@ def compute_plainly(model: Model[Any], tokens: Tensor, layer: int) -> tuple[Tens
     relative = getattr(model.get_submodule(f"{prefix and f'blocks.{layer}.' + prefix.rstrip('.')}"), "relative", None)
     if relative is not None:
         offsets = relative.offsets.double()
-        places = torch.arange(q.shape[2])
-        table = offsets[places[:, None] - places[None, :] + len(offsets) // 2]  # (T, T, K)
+        positions = torch.arange(q.shape[2])
+        table = offsets[positions[:, None] - positions[None, :] + len(offsets) // 2]  # (T, T, K)
         logits = logits + torch.einsum("bhqk,qtk->bhqt", q, table) / q.shape[-1] ** 0.5
     maps = logits.softmax(dim=-1)
     out = (maps @ v).transpose(1, 2).flatten(2)
@@ -50,10 +50,10 @@ def test_maps_equal_plain_softmax(kind: str) -> None:
     images = draw_images(model)
     names = [name for name in model.intermediates if name.startswith("blocks")]
     kept = model.encode(images, keep=("embedding", *names)).kept
-    found: dict[int, Tensor] = {}
-    stream_attention(model, images, lambda layer, maps: found.update({layer: maps.clone()}))
-    assert list(found) == list(range(3))
-    for layer, maps in found.items():
+    result: dict[int, Tensor] = {}
+    stream_attention(model, images, lambda layer, maps: result.update({layer: maps.clone()}))
+    assert list(result) == list(range(3))
+    for layer, maps in result.items():
         tokens = kept["embedding"] if layer == 0 else kept[f"blocks.{layer - 1}.output"]
         expected, _ = compute_plainly(model, tokens, layer)
         torch.testing.assert_close(maps.double(), expected, rtol=0, atol=1e-6)
@@ -77,8 +77,8 @@ def test_read_query_returns_the_row_of_the_query(kind: str) -> None:
     rows, columns = config.grid
     maps = torch.arange(2 * config.num_tokens**2, dtype=torch.float64).reshape(2, config.num_tokens, config.num_tokens)
     first = config.num_prefix_tokens
-    found = read_query(maps, config, f"1,{columns - 1}")
-    assert torch.equal(found, maps[:, first + 2 * columns - 1, first:].reshape(2, rows, columns))
+    result = read_query(maps, config, f"1,{columns - 1}")
+    assert torch.equal(result, maps[:, first + 2 * columns - 1, first:].reshape(2, rows, columns))
     assert torch.equal(read_query(maps, config, "mean"), maps[:, first:, first:].mean(dim=1).reshape(2, rows, columns))
     if config.has_class_token:
         assert torch.equal(read_query(maps, config, "class"), maps[:, 0, first:].reshape(2, rows, columns))

@@ -7,10 +7,10 @@ import pytest
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
-def test_dropped_share_must_be_below_one(share: float) -> None:
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 2.0])
+def test_dropped_share_must_be_below_one(fraction: float) -> None:
     with pytest.raises(ValueError, match="dropped_share"):
-        RolloutConfig(dropped_share=share)
+        RolloutConfig(dropped_share=fraction)
 
 
 @pytest.mark.parametrize(

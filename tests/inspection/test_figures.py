@@ -62,8 +62,8 @@ def test_overlay_of_constant_heat() -> None:
 
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_rollouts_of_any_shape_are_drawn(num_channels: int, tmp_path: Path) -> None:
-    pictures = [make_image(40, 80, num_channels), make_image(90, 30, num_channels, (0, 0.3, 1, 0.6))]
-    draw_rollouts(pictures, [RANDOM.random((2, 4)), RANDOM.random((3, 3))], tmp_path / "rollout.png")
+    images = [make_image(40, 80, num_channels), make_image(90, 30, num_channels, (0, 0.3, 1, 0.6))]
+    draw_rollouts(images, [RANDOM.random((2, 4)), RANDOM.random((3, 3))], tmp_path / "rollout.png")
     assert read_size(tmp_path / "rollout.png")[1] > 500
 
 

@@ -27,31 +27,31 @@ def test_encode_patches_returns_patch_tokens_and_norms(kind: str) -> None:
 
 def test_colours_equal_sklearn_pca() -> None:
     features = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)) * torch.linspace(3, 0.1, 8)
-    found = summarise_patches(features, features.norm(dim=3))
+    result = summarise_patches(features, features.norm(dim=3))
     reference = PCA(3, svd_solver="full").fit(features.reshape(-1, 8).double())
-    np.testing.assert_allclose(found.explained_variance, reference.explained_variance_ratio_, rtol=1e-6)
+    np.testing.assert_allclose(result.explained_variance, reference.explained_variance_ratio_, rtol=1e-6)
     projected = reference.transform(features.reshape(-1, 8).double())
     for component in range(3):
-        colours = found.colours.reshape(-1, 3)[:, component]
+        colours = result.colours.reshape(-1, 3)[:, component]
         inside = (colours > 0) & (colours < 1)
         assert abs(np.corrcoef(colours[inside], projected[inside, component])[0, 1]) == pytest.approx(1, abs=1e-6)
-    assert found.colours.min() >= 0
-    assert found.colours.max() <= 1
+    assert result.colours.min() >= 0
+    assert result.colours.max() <= 1
 
 
 def test_only_planted_outliers_are_found() -> None:
     features = torch.randn(2, 4, 4, 32, generator=torch.Generator().manual_seed(0))
     features[0, 1, 2] *= 5
     features[1, 3, 3] *= 8
-    found = summarise_patches(features, features.norm(dim=3))
-    assert np.argwhere(found.outliers).tolist() == [[0, 1, 2], [1, 3, 3]]
+    result = summarise_patches(features, features.norm(dim=3))
+    assert np.argwhere(result.outliers).tolist() == [[0, 1, 2], [1, 3, 3]]
 
 
 def test_missing_components_are_grey() -> None:
     features = torch.randn(1, 1, 2, 4)
-    found = summarise_patches(features, features.norm(dim=3))
-    assert found.colours.shape == (1, 1, 2, 3)
-    assert np.isfinite(found.colours).all()
+    result = summarise_patches(features, features.norm(dim=3))
+    assert result.colours.shape == (1, 1, 2, 3)
+    assert np.isfinite(result.colours).all()
     same = summarise_patches(torch.ones(1, 2, 2, 4), torch.ones(1, 2, 2))
     assert np.isfinite(same.colours).all()
 
@@ -60,9 +60,9 @@ def test_resnet_has_patch_features() -> None:
     resnet = build_model("R50x1", num_classes=0, **RESNET).eval()
     axial = build_model("Axial-ViT-Ti/8", width=16, depth=1, num_heads=2, mlp_dim=32, image_size=16, num_classes=0).eval()
     for model in (resnet, axial):
-        found = compute_patch_features(model, draw_images(model))
-        assert found.colours.shape == (2, *model.config.grid, 3)
-        assert found.norms.shape == (2, *model.config.grid)
+        result = compute_patch_features(model, draw_images(model))
+        assert result.colours.shape == (2, *model.config.grid, 3)
+        assert result.norms.shape == (2, *model.config.grid)
 
 
 def test_dropped_patches_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

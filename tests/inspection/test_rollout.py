@@ -55,30 +55,30 @@ def test_shifts_with_residual_path_are_binomial() -> None:
 def test_rollout_equals_matrix_product_of_layers(kind: str) -> None:
     model = build(kind)
     images, maps = draw_images(model), []
-    stream_attention(model, images, lambda layer, found: maps.append(found.double().numpy()))
+    stream_attention(model, images, lambda layer, result: maps.append(result.double().numpy()))
     expected = np.eye(maps[0].shape[-1])[None]
     for layer in maps:
         step = layer.mean(axis=1) + np.eye(layer.shape[-1])
         expected = step / step.sum(axis=-1, keepdims=True) @ expected
-    found = compute_rollout(model, images)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(found.sum(dim=-1), 1, atol=1e-5)
+    result = compute_rollout(model, images)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(result.sum(dim=-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
 def test_fusion_of_heads(fusion: Fusion) -> None:
     maps = torch.rand(2, 3, 4, 4).softmax(dim=-1)
     fused = getattr(np, fusion)(maps.numpy(), axis=1)
-    found = fuse_heads(maps, RolloutConfig(fusion=fusion, identity=False))
-    np.testing.assert_allclose(found, fused / fused.sum(axis=-1, keepdims=True), rtol=1e-5)
+    result = fuse_heads(maps, RolloutConfig(fusion=fusion, identity=False))
+    np.testing.assert_allclose(result, fused / fused.sum(axis=-1, keepdims=True), rtol=1e-5)
 
 
 def test_weakest_attention_is_dropped() -> None:
     maps = torch.tensor([[[[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1], [0.25, 0.24, 0.26, 0.25], [0.0, 0.0, 0.0, 1.0]]]])
-    found = fuse_heads(maps, RolloutConfig(identity=False, dropped_share=0.5))[0]
+    result = fuse_heads(maps, RolloutConfig(identity=False, dropped_share=0.5))[0]
     expected = torch.tensor([[0, 0, 3 / 7, 4 / 7], [4 / 7, 3 / 7, 0, 0]])
-    torch.testing.assert_close(found[:2], expected)
-    assert (found > 0).sum(dim=1).tolist() == [2, 2, 2, 1]
+    torch.testing.assert_close(result[:2], expected)
+    assert (result > 0).sum(dim=1).tolist() == [2, 2, 2, 1]
     assert fuse_heads(maps, RolloutConfig(identity=False, dropped_share=0.99)).isfinite().all()
 
 
