@@ -1,12 +1,12 @@
-"""Which of 40 planted bugs the tests catch: `python benchmarks/planted_bugs.py`.
+"""Count how many of 40 planted bugs the tests catch: `python benchmarks/planted_bugs.py`.
 
 Each bug changes one to three lines of a package and crashes nothing: a user would see it only in results or files. For each,
-the project is copied, the bug is put in, and the tests run in stages: the test file of the changed module, the tests of its
-package, all tests. A bug is caught by the first test that fails.
+the project is copied, the bug is planted, and the tests run in stages: the test file of the changed module, the tests of its
+package, all tests. The first test that fails catches the bug.
 
-`--check` only verifies that every snippet still occurs exactly once and that what comes out is Python. After names or files
-have changed, `what` says how to write a snippet anew. `--baseline` runs the same on a copy without any bug, where nothing may
-fail; a test that does would be taken to catch everything.
+`--check` only verifies that every snippet occurs exactly once and that the changed file is still Python. When names or files
+have changed, `what` says how to write a snippet anew. `--baseline` runs the tests on a copy without a bug, where nothing may
+fail: a test that always fails would seem to catch every bug.
 """
 
 import ast
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = Path("src/vitrine"), Path("tests")
 PYTEST = ("-m", "pytest", "-x", "-q", "-m", "not full", "-p", "no:cacheprovider", "-n", "0")
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-# Exit statuses of pytest: all passed, some failed, collection was interrupted, no test was found.
+# Exit statuses of pytest: all passed, some failed, collection failed, no tests found.
 PASSED, FAILED, INTERRUPTED, EMPTY = 0, 1, 2, 5
 
 
@@ -39,9 +39,9 @@ PASSED, FAILED, INTERRUPTED, EMPTY = 0, 1, 2, 5
 class Bug:
     name: str
     package: str
-    """Folder of the changed file, and of its tests below tests/."""
+    """Folder whose tests, under tests/, are stage 2: that of the changed file, or one above it."""
     what: str
-    """Which function does what wrong."""
+    """The fault: which function does what wrong."""
     file: str
     """Relative to src/vitrine."""
     old: str
@@ -53,10 +53,10 @@ BUGS = (
     Bug(
         "file-written-in-place",
         "core",
-        "atomic_file hands out the target itself, not a temporary file beside it: a write that fails destroys the old file.",
+        "atomic_file yields the target itself, not a temporary file beside it: a write that fails destroys the old file.",
         "core/files.py",
-        'partial = name_beside(path, f"partial-{os.getpid()}" if by_many else "partial")',
-        "partial = path",
+        'temporary_path(path, f"partial-{os.getpid()}" if is_concurrent else "partial")',
+        "path",
     ),
     Bug(
         "seed-ignores-rank-and-part",
@@ -68,57 +68,57 @@ BUGS = (
     ),
     Bug(
         "mixup-keeps-labels",
-        "data",
-        "Mixing.mix mixes the images of mixup and leaves the targets as they were; CutMix is right.",
-        "data/mixing.py",
-        "else images, share), mix_rows(targets, share)",
-        "else images, share), targets",
+        "data/augment",
+        "mixup_batch blends the images of mixup and leaves the targets unmixed; CutMix is right.",
+        "data/augment/mixup.py",
+        "(floats, fraction), blend_with_partners(targets, fraction)",
+        "(floats, fraction), targets",
     ),
     Bug(
         "crop-rounds-up",
         "data",
         "Preprocessing.resize_and_crop puts the larger half of an odd margin at the top and left: one pixel off.",
         "data/preprocessing.py",
-        "top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2",
-        "top, left = (height - self.crop[0] + 1) // 2, (width - self.crop[1] + 1) // 2",
+        "(height - self.crop[0]) // 2, (width - self.crop[1]) // 2",
+        "(height - self.crop[0] + 1) // 2, (width - self.crop[1] + 1) // 2",
     ),
     Bug(
         "same-order-every-epoch",
         "data",
-        "Order.shuffle_positions takes the shuffle of epoch 0 for every epoch, where the shuffle is kept as a table.",
-        "data/order.py",
+        "StepSampler.shuffle_positions takes the shuffle of epoch 0 for every epoch, where the shuffle is kept as a table.",
+        "data/sampling.py",
         "permute_all(self.num_images, self.seed, epoch)",
         "permute_all(self.num_images, self.seed, 0)",
     ),
     Bug(
         "held-out-is-trained-on",
         "data",
-        "hold_out returns all images to train on, those that are held out too.",
-        "data/subset.py",
-        "return Selection(source, np.flatnonzero(~is_held)), Selection",
-        "return source, Selection",
+        "hold_out returns all images as the part to train on, including the held-out ones.",
+        "data/subsets.py",
+        "SubsetSource(source, np.flatnonzero(~is_held))",
+        "source",
     ),
     Bug(
         "leaked-copy-stays-in-train",
-        "data",
-        "Of copies in several splits the check keeps the one in train: list_to_leave_out names no training image that leaks.",
-        "data/check.py",
+        "data/quality",
+        "Of copies in several splits the check keeps the one in train: list_images_to_exclude names no leaked training image.",
+        "data/quality/check.py",
         'KEPT_FIRST = ("test", "val", "train")',
         'KEPT_FIRST = ("train", "val", "test")',
     ),
     Bug(
         "cifar100-coarse-labels",
         "data/sources",
-        "open_cifar reads the first label byte: of CIFAR-100 that is the coarse label, one of 20.",
+        "open_cifar reads the first label byte: in CIFAR-100 that is the coarse label, one of 20.",
         "data/sources/cifar.py",
-        "part[:, layout.num_label_bytes - 1] for part",
-        "part[:, 0] for part",
+        "part[:, layout.num_label_bytes - 1]",
+        "part[:, 0]",
     ),
     Bug(
         "devkit-numbers-as-sorted",
         "data/sources",
-        "to_wnids takes ImageNet's devkit numbers (ILSVRC2012_ID) as places in the sorted wnids, not as meta.mat has them.",
-        "data/sources/imagenet_labels.py",
+        "to_wnids takes ImageNet's devkit numbers (ILSVRC2012_ID) as indices of the sorted wnids, not as in meta.mat.",
+        "data/sources/imagenet.py",
         "{number: wnid for number, wnid, _ in load_synsets(meta)}",
         "dict(enumerate(sorted(wnid for _, wnid, _ in load_synsets(meta)), start=1))",
     ),
@@ -127,53 +127,53 @@ BUGS = (
         "data/sources",
         "PackedSource.read_block maps small images from the start of the file: a second split has the pixels of the first.",
         "data/sources/packed.py",
-        "start, num_bytes = int(self.offsets[0]), ",
-        "start, num_bytes = 0, ",
+        "= int(self.offsets[0]), ",
+        "= 0, ",
     ),
     Bug(
         "shapes-rows-and-columns",
         "data/sources",
         "draw_factors of the generated shapes swaps row and column of a position: top-right is drawn at the bottom left.",
         "data/sources/shapes.py",
-        'np.stack([kinds["position"] % 3, kinds["position"] // 3], axis=1)',
-        'np.stack([kinds["position"] // 3, kinds["position"] % 3], axis=1)',
+        '[kinds["position"] % 3, kinds["position"] // 3]',
+        '[kinds["position"] // 3, kinds["position"] % 3]',
     ),
     Bug(
         "positions-resized-by-centres",
         "models",
-        "compute_corner_weights aligns the centres of cells, not the corners of the grid: resized positions are others.",
+        "compute_corner_weights aligns the centres of cells, not the corners of the grid: resized positions differ.",
         "models/positions.py",
-        "place = torch.linspace(0, old - 1, new, dtype=torch.float64) if",
-        "place = ((torch.arange(new, dtype=torch.float64) + 0.5) * old / new - 0.5).clamp(0, old - 1) if",
+        "torch.linspace(0, old - 1, new, dtype=torch.float64)",
+        "((torch.arange(new, dtype=torch.float64) + 0.5) * old / new - 0.5).clamp(0, old - 1)",
     ),
     Bug(
         "stochastic-depth-unscaled",
         "models",
-        "ResidualBranch drops branches in training without dividing the others by the share that stays.",
+        "ResidualBranch drops branches in training without dividing the others by the fraction that stays.",
         "models/blocks.py",
-        "x * (kept.to(x.dtype) / (1 - self.skip_rate))",
-        "x * kept.to(x.dtype)",
+        "(kept.to(x.dtype) / (1 - self.skip_rate))",
+        "kept.to(x.dtype)",
     ),
     Bug(
         "attention-macs-halved",
         "models",
         "count_block counts one of the two products of attention that grow with the square of the tokens.",
         "models/cost.py",
-        "4 * t * d * d + 2 * t * line_length * d",
-        "4 * t * d * d + t * line_length * d",
+        "+ 2 * t * line_length * d",
+        "+ t * line_length * d",
     ),
     Bug(
         "mean-pool-with-prefix",
         "models",
         "VisionTransformer.pool averages all tokens for pool='mean', class token and registers too.",
         "models/vit.py",
-        "features = encoded.patches.mean(dim=1)",
-        "features = encoded.tokens.mean(dim=1)",
+        "encoded.patches.mean(dim=1)",
+        "encoded.tokens.mean(dim=1)",
     ),
     Bug(
         "hf-config-always-erf",
         "formats",
-        "describe_vit writes hidden_act=gelu into Hugging Face's config.json for models with the tanh GELU as well.",
+        "vit_to_huggingface writes hidden_act=gelu into Hugging Face's config.json for models with the tanh GELU as well.",
         "formats/huggingface_config.py",
         '"gelu" if config.gelu == "erf" else "gelu_pytorch_tanh"',
         '"gelu"',
@@ -181,26 +181,34 @@ BUGS = (
     Bug(
         "class-position-lost",
         "formats",
-        "without_rows drops the class token's position instead of adding it to the token (big-vision; timm with registers).",
-        "formats/folding.py",
-        '"class_token": state["class_token"] + rows[:1]}',
-        '"class_token": state["class_token"]}',
+        "fold_class_positions drops the class token's position instead of adding it to the token (big-vision, some of timm).",
+        "formats/base.py",
+        'state["class_token"] + rows[:1]',
+        'state["class_token"]',
     ),
     Bug(
         "checksum-without-numbers",
         "formats",
-        "Checksum covers name, kind and shape of tensors, not their numbers: damaged or exchanged weights load.",
+        "Checksum covers name, dtype and shape of tensors, not their values: damaged or exchanged weights load.",
         "formats/checkpoint.py",
-        "hashlib.sha256(head).hexdigest() + hashlib.sha256(numbers.data).hexdigest()",
-        "hashlib.sha256(head).hexdigest()",
+        " + hashlib.sha256(values.data).hexdigest()",
+        "",
     ),
     Bug(
         "timm-mean-and-std-swapped",
         "formats",
         "parse_preprocessing takes mean for std and std for mean out of timm's config.json.",
-        "formats/timm_config.py",
-        '"mean": known.get("mean", usual.mean),\n            "std": known.get("std", usual.std),',
-        '"mean": known.get("std", usual.mean),\n            "std": known.get("mean", usual.std),',
+        "formats/timm.py",
+        '.get("mean", default.mean),\n            "std": pretrained.get("std", default.std)',
+        '.get("std", default.mean),\n            "std": pretrained.get("mean", default.std)',
+    ),
+    Bug(
+        "cache-ignores-preprocessing",
+        "engines",
+        "TorchEngine.fingerprint leaves out the preprocessing: with another one, old cached features are found.",
+        "engines/engine.py",
+        "self.preprocessing.to_json(),",
+        '"",',
     ),
     Bug(
         "smoothing-for-each-class",
@@ -213,32 +221,32 @@ BUGS = (
     Bug(
         "same-mask-every-step",
         "objectives",
-        "draw_corruption leaves out the step: an image has the same patches masked whenever it comes.",
+        "draw_corruption leaves out the step: an image has the same patches masked in every epoch.",
         "objectives/masked_patches.py",
-        "hash_keys(seed, Purpose.MASKING, step, index.numpy())",
-        "hash_keys(seed, Purpose.MASKING, index.numpy())",
+        "RngStream.MASKING, step, index",
+        "RngStream.MASKING, index",
     ),
     Bug(
         "warmup-one-step-early",
-        "train",
-        "compute_rate starts warm-up at 1 / warmup_steps instead of 0 and ends it a step too early.",
-        "train/schedule.py",
+        "training",
+        "compute_lr starts warm-up at 1 / warmup_steps instead of 0 and ends it a step too early.",
+        "training/schedule.py",
         "min(1.0, step / config.warmup_steps)",
         "min(1.0, (step + 1) / config.warmup_steps)",
     ),
     Bug(
         "norms-decay",
-        "train",
-        "build_groups lets everything called weight decay, so the scales of norms too, where only kernels should.",
-        "train/optimizer.py",
-        'config.decay_mask == "all" or name in kernels',
-        'config.decay_mask == "all" or name.endswith("weight")',
+        "training",
+        "build_groups lets every parameter called weight decay, so the scales of norms too, where only kernels should.",
+        "training/optimizer.py",
+        "name not in no_decay",
+        'name not in no_decay or name.endswith("weight")',
     ),
     Bug(
         "average-before-step",
-        "train",
+        "training",
         "fit updates the averaged weights before the optimizer's step: they lag one step behind.",
-        "train/loop.py",
+        "training/loop.py",
         "        state.optimizer.step()\n        state.optimizer.zero_grad(set_to_none=True)\n"
         "        if state.average is not None:\n            state.average.update()\n",
         "        if state.average is not None:\n            state.average.update()\n"
@@ -246,75 +254,67 @@ BUGS = (
     ),
     Bug(
         "interval-of-90-percent",
-        "evaluate",
-        "Intervals that are said to hold 95 % are 1.645 deviations wide at each side, which is 90 %.",
-        "evaluate/uncertainty.py",
+        "evaluation",
+        "Intervals that should hold 95 % are 1.645 deviations wide at each side, which is 90 %.",
+        "evaluation/intervals.py",
         "DEVIATIONS = 1.959963984540054",
         "DEVIATIONS = 1.6448536269514722",
     ),
     Bug(
         "penalty-chosen-on-test",
-        "evaluate",
-        "fit_logistic chooses the penalty of logistic regression by the test images, not by the held-out ones.",
-        "evaluate/probes.py",
-        "np.mean(predict_logistic(part, rest, penalty) == rest.labels.numpy())",
-        "np.mean(predict_logistic(part, split.test, penalty) == split.test.labels.numpy())",
-    ),
-    Bug(
-        "cache-ignores-preprocessing",
-        "evaluate",
-        "compute_model_key of the feature cache leaves out the preprocessing: with another one, old features are found.",
-        "evaluate/feature_cache.py",
-        "checkpoint.preprocessing.to_json(),",
-        '"",',
+        "evaluation",
+        "classify_by_logistic_regression chooses the penalty by the test images, not by the held-out ones.",
+        "evaluation/probes.py",
+        "fit_logistic(part, rest, penalty) == rest.labels",
+        "fit_logistic(part, split.test, penalty) == split.test.labels",
     ),
     Bug(
         "patience-one-more",
         "run",
-        "Course.evaluate stops after one evaluation without a better one more than patience says.",
-        "run/course.py",
-        "standing.num_worse >= patience",
-        "standing.num_worse > patience",
+        "Callbacks.evaluate stops after one evaluation without improvement more than patience allows.",
+        "run/callbacks.py",
+        "progress.num_worse >= patience",
+        "progress.num_worse > patience",
     ),
     Bug(
         "accuracy-of-one-rank",
         "run",
-        "Measurer.read gives every process rank 0's part of the images: with several, top-1 is of that part, counted again.",
-        "run/measuring.py",
-        "rank=self.runtime.rank, world_size",
-        "rank=0, world_size",
+        "build_setup gives every process rank 0's part of the images: with several, top-1 is that part's, counted again.",
+        "run/run.py",
+        "build_loader(source, rank=rank, ",
+        "build_loader(source, rank=0, ",
     ),
     Bug(
         "resume-reads-from-start",
         "run",
-        "A resumed run reads the batches from step 0 on again, not from the step that it goes on with (Run.fit).",
+        "A resumed run reads the batches from step 0 again, not from the step it continues with (Run.train).",
         "run/run.py",
-        "self.loader.read(self.state.step, self.total_steps)",
-        "self.loader.read(0, self.total_steps)",
+        "self.loader.read(self.state.step, ",
+        "self.loader.read(0, ",
     ),
     Bug(
         "hyperrule-area-by-side",
         "recipes",
         "hyperrule compares the area of images with 96 instead of 96 x 96: small images are trained on at 384 pixels.",
-        "recipes/bit.py",
-        "transfer.image_area < SMALL_SIDE**2",
-        "transfer.image_area < SMALL_SIDE",
+        "recipes/finetune.py",
+        "task.image_area < SMALL_SIDE**2",
+        "task.image_area < SMALL_SIDE",
     ),
     Bug(
         "folder-warmup-in-epochs",
         "recipes",
         "The recipe folder warms up for a tenth of the number of epochs, as steps: one step instead of a tenth of the run.",
-        "recipes/folder.py",
-        "round(WARMUP_SHARE * epochs * transfer.num_images / batch_size)",
-        "round(WARMUP_SHARE * epochs)",
+        "recipes/finetune.py",
+        "FOLDER_WARMUP_FRACTION * epochs * task.num_images / batch_size",
+        "FOLDER_WARMUP_FRACTION * epochs",
     ),
     Bug(
         "rollout-backwards",
         "inspection",
         "Rollout.add multiplies the layers in the wrong order: the first layer comes last.",
         "inspection/rollout.py",
-        "else step @ self.joint",
-        "else self.joint @ step",
+        "step @ self.joint",
+        "self.joint @ step",
     ),
     Bug(
         "distance-in-patches",
@@ -327,54 +327,54 @@ BUGS = (
     Bug(
         "vtab-flips-all",
         "studies",
-        "build_task_recipe of VTAB flips images of tasks that must not be flipped, as those of orientation.",
-        "studies/vtab_protocol.py",
-        "recipe.augment.flip and found.task.flip",
+        "build_task_recipe of VTAB flips images of tasks that must not be flipped, e.g. those of orientation.",
+        "studies/vtab/protocol.py",
+        "recipe.augment.flip and task.task.flip",
         "recipe.augment.flip",
     ),
     Bug(
         "vtab-spread-over-tasks",
         "studies",
         "compute_score gives the deviation between tasks for that between seeds; the mean is right.",
-        "studies/vtab_scores.py",
+        "studies/vtab/scores.py",
         "[fmean(accuracies) for accuracies in zip(*(result.accuracies for result in results), strict=True)]",
         "[fmean(result.accuracies) for result in results]",
+    ),
+    Bug(
+        "chosen-rate-on-part",
+        "studies",
+        "After a learning-rate search, train uses the best one without giving the held-out images back (data.held_out).",
+        "studies/sweeps.py",
+        'optim={"learning_rate": search.best}, data={"held_out": 0.0})',
+        'optim={"learning_rate": search.best})',
     ),
     Bug(
         "demo-images-of-one-class",
         "demo",
         "order_by_turns puts all images of the first class first, instead of one of each class in turn.",
-        "demo/story.py",
+        "demo/steps.py",
         "np.lexsort((labels, turns))",
         "np.lexsort((turns, labels))",
     ),
     Bug(
         "demo-hybrid-too-fine",
         "demo",
-        "match_hybrid gives the stem a stage too few: a step in pixels half as large as the ViT's, and four times the tokens.",
-        "demo/rivals.py",
+        "match_hybrid gives the stem a stage too few: a stride half as large as the ViT's, and four times the tokens.",
+        "demo/plan.py",
         "1 + round(math.log2(config.patch_size / 4))",
         "round(math.log2(config.patch_size / 4))",
     ),
     Bug(
         "status-always-of-ctrl-c",
         "commands",
-        "stop_here ends with status 130 whatever the signal was: after SIGTERM it should be 143.",
-        "commands/training.py",
+        "stop_here exits with status 130 whatever the signal was: after SIGTERM it should be 143.",
+        "commands/train.py",
         "128 + (number or signal.SIGINT)",
         "128 + signal.SIGINT",
     ),
-    Bug(
-        "chosen-rate-on-part",
-        "commands",
-        "After --select-rate, run_all trains with the best rate without giving the held-out images back (data.held_out).",
-        "commands/training.py",
-        'optim={"learning_rate": choice.best}, data={"held_out": 0.0})',
-        'optim={"learning_rate": choice.best})',
-    ),
 )
 
-# Planted by --baseline: a change that changes nothing.
+# What --baseline plants: nothing.
 NO_BUG = Bug("baseline", "", "nothing is wrong", "__init__.py", "", "")
 
 
@@ -384,9 +384,9 @@ class Outcome:
     package: str
     verdict: Literal["caught", "SURVIVED", "not run"]
     stage: int | None
-    """The stage that decided: it failed, or it was the last one with tests."""
+    """The stage that failed, or the last one that had tests."""
     by: str
-    """The test that failed; of a survivor, the last tests that passed; else why there were none."""
+    """The test that failed; for a survivor, the last tests that passed; else why none ran."""
     seconds: float
 
 
@@ -435,9 +435,9 @@ def choose_bugs(names: Sequence[str]) -> list[Bug]:
 
 
 def find_faults(bug: Bug) -> Iterator[str]:
-    """Reasons why a bug cannot be planted in the project as it is."""
+    """Yield the reasons why a bug cannot be planted in the current source."""
     path = ROOT / SOURCE / bug.file
-    if Path(bug.file).parent != Path(bug.package):
+    if not Path(bug.file).is_relative_to(bug.package):
         yield f"{bug.name}: {bug.file} is not in the package {bug.package}"
     if not path.is_file():
         yield f"{bug.name}: {path.relative_to(ROOT)} does not exist"
@@ -453,7 +453,7 @@ def find_faults(bug: Bug) -> Iterator[str]:
 
 
 def plant_all(bugs: Sequence[Bug], jobs: int, stages: int, limit_s: float) -> list[Outcome]:
-    """Outcomes in the order of the bugs, each told as it comes; interrupting stops all tests."""
+    """Test bugs, `jobs` at a time; print each outcome, and return all in the order of the bugs. Ctrl-C ends all tests."""
     running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(plant, bug, stages, limit_s, running) for bug in bugs]
@@ -474,8 +474,8 @@ def plant(bug: Bug, stages: int, limit_s: float, running: set[subprocess.Popen[s
     start_s = time.monotonic()
     last: tuple[int | None, str] = (None, "there are no tests for it in these stages")
     verdict: Literal["caught", "SURVIVED", "not run"] = "not run"
-    with tempfile.TemporaryDirectory(prefix="planted-") as place:
-        copy = Path(place) / "project"
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        copy = Path(folder) / "project"
         copy_project(copy)
         path = copy / SOURCE / bug.file
         if bug is not NO_BUG:
@@ -486,7 +486,7 @@ def plant(bug: Bug, stages: int, limit_s: float, running: set[subprocess.Popen[s
         for stage, target in list_stages(copy, bug)[:stages]:
             if target is None:
                 continue
-            ignored = [f"--ignore={each}" for each in done]  # which have passed already
+            ignored = [f"--ignore={each}" for each in done]  # they have passed already
             status, output = run([*PYTEST, *ignored, str(target)], copy, environment, limit_s, running)
             done.append(target)
             if status in (PASSED, EMPTY):
@@ -504,7 +504,7 @@ def plant(bug: Bug, stages: int, limit_s: float, running: set[subprocess.Popen[s
 
 
 def copy_project(copy: Path) -> None:
-    """Copy the files that git knows, as they are in the working tree."""
+    """Copy the tracked files as they are in the working tree."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
@@ -519,15 +519,15 @@ def build_environment(copy: Path) -> dict[str, str]:
 
 
 def require_copy_is_imported(copy: Path, environment: dict[str, str]) -> None:
-    """An installed package that came first would be tested in place of the copy."""
+    """Raise RuntimeError if Python imports another vitrine, e.g. an installed one: the bug would not be tested."""
     command = [sys.executable, "-c", "import vitrine; print(vitrine.__file__)"]
-    found = subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, text=True).stdout.strip()
-    if not Path(found).resolve().is_relative_to(copy.resolve()):
-        raise RuntimeError(f"vitrine is imported from {found}, not from the copy: uninstall it there.")
+    imported = subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    if not Path(imported).resolve().is_relative_to(copy.resolve()):
+        raise RuntimeError(f"vitrine is imported from {imported}, not from {copy}: uninstall it.")
 
 
 def list_stages(copy: Path, bug: Bug) -> list[tuple[int, Path | None]]:
-    """Test file of the module, tests of the package, all tests; None where there are none."""
+    """Return the tests of each stage: test file of the module, tests of the package, all tests; None where there are none."""
     if bug is NO_BUG:
         return [(3, TESTS)]
     module = Path(bug.file)
@@ -542,7 +542,7 @@ def list_stages(copy: Path, bug: Bug) -> list[tuple[int, Path | None]]:
 def run(
     arguments: Sequence[str], copy: Path, environment: dict[str, str], limit_s: float, running: set[subprocess.Popen[str]]
 ) -> tuple[int | None, str]:
-    """Exit status and output of Python in the copy; no status if it took too long."""
+    """Run Python in the copy and return its exit status and output; the status is None after the time limit."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=copy,
@@ -552,7 +552,7 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that what tests have started ends with them
+        start_new_session=True,  # so that `stop` ends the processes of tests too
     )
     running.add(process)
     try:
@@ -566,7 +566,7 @@ def run(
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End a process that was started here, and all that it has started."""
+    """Kill a process that `run` started, and its children."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
