@@ -1,4 +1,4 @@
-"""From what a user calls data to images: paths, built-in names, hf://datasets/org/name, `vtab:TASK:DATA`, Python objects."""
+"""Find and open data: paths, built-in names, hf://datasets/org/name, `vtab:TASK:DATA`, and dataset objects."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -31,8 +31,8 @@ from vitrine.data.sources.hub import list_hub_splits, open_hub
 assert "datasets" not in sys.modules, "the module must not import datasets, which is slow"
 time.sleep = lambda seconds: sys.exit("it waits before it retries")
 for spec, split in json.loads(sys.argv[1]):
-    outcome = {"notices": []}
-    warnings.showwarning = lambda message, *place: outcome["notices"].append(str(message))
+    outcome = {"warnings": []}
+    warnings.showwarning = lambda message, *place: outcome["warnings"].append(str(message))
     try:
         outcome["splits"] = list_hub_splits(spec)
         source = pickle.loads(pickle.dumps(open_hub(spec, split)))
@@ -199,20 +199,20 @@ def test_splits_are_downloaded(outcomes: Outcomes) -> None:
 @pytest.mark.parametrize("mode", ["offline", "cut off"])
 def test_cached_copy_is_used_without_the_hub(outcomes: Outcomes, mode: str) -> None:
     online, cached = outcomes["hf://datasets/me/text:small", "train"], outcomes[f"hf://datasets/me/text:small {mode}", "train"]
-    assert {**cached, "notices": []} == online
+    assert {**cached, "warnings": []} == online
     same = outcomes[f"hf://datasets/me/cats@COMMIT-v2 {mode}", "train"]
     assert same["images"] == [draw(seed).hex() for seed in range(8)]
     for outcome in (cached, same):  # offline mode was set by the user, so there is no warning
-        assert len(outcome["notices"]) == (mode == "cut off")
-        assert all("cached copy" in notice for notice in outcome["notices"])
+        assert len(outcome["warnings"]) == (mode == "cut off")
+        assert all("cached copy" in warning for warning in outcome["warnings"])
 
 
 @pytest.mark.parametrize("mode", ["offline", "cut off"])
 def test_cached_copy_of_another_revision_gives_a_warning_or_an_error(outcomes: Outcomes, mode: str) -> None:
     named = outcomes[f"hf://datasets/me/cats@v2 {mode}", "train"]
     assert len(named["images"]) == 8
-    [told] = named["notices"]
-    assert "cached copy" in told
+    [message] = named["warnings"]
+    assert "cached copy" in message
     assert "not in the cache" in outcomes[f"hf://datasets/me/cats@COMMIT-main {mode}", "train"]["error"]
 
 
@@ -226,7 +226,7 @@ def test_revisions_and_configurations(outcomes: Outcomes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "split", "told"),
+    ("spec", "split", "message"),
     [
         ("hf://datasets/me/cats", "test", "no split 'test'"),
         ("hf://datasets/me/cats@absent", "train", "'absent'"),
@@ -243,10 +243,10 @@ def test_revisions_and_configurations(outcomes: Outcomes) -> None:
         ("hf://datasets/me/text:middle cut off", "train", "not completely cached"),
     ],
 )
-def test_failures_are_one_line_errors(outcomes: Outcomes, spec: str, split: str, told: str) -> None:
+def test_failures_are_one_line_errors(outcomes: Outcomes, spec: str, split: str, message: str) -> None:
     outcome = outcomes[spec, split]
     assert outcome["kind"] == ("OSError" if "is not completely cached" in outcome["error"] else "ValueError")
-    assert told in outcome["error"]
+    assert message in outcome["error"]
     assert outcome["error"].startswith(spec.removesuffix(" offline").removesuffix(" cut off"))
     assert "\n" not in outcome["error"]
 

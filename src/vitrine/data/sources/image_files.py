@@ -85,7 +85,7 @@ class Level:
     full: list[str]
     """Folders that contain an image at any depth."""
     direct: list[str]
-    """Those of the full folders that contain an image themselves, not only in their subfolders."""
+    """Full folders that contain an image themselves, not only in their subfolders."""
     empty: list[str]
     """Folders without an image at any depth."""
     others: list[str]

@@ -53,7 +53,7 @@ class Row(NamedTuple):
     path: str
     labels: list[str]
     split: str | None
-    """As written; None if there is no such column."""
+    """The cell as written; None if there is no such column."""
 
 
 class Table:

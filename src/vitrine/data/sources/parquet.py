@@ -224,7 +224,7 @@ class Columns:
     image: str
     label: str | None
     class_names: tuple[str, ...] | None
-    """From the features; None if classes must be found in the labels."""
+    """Names in the features; None if classes must be found in the labels."""
 
 
 def choose_columns(columns: Sequence[str], images: Sequence[str], features: Features, data: str) -> Columns:
