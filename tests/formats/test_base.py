@@ -14,10 +14,6 @@ from vitrine.formats.base import (
     fold_class_positions,
     positions_to_table,
     rename,
-    resolve_grid,
-    resolve_num_heads,
-    resolve_preprocessing,
-    resolve_unseen_grid,
 )
 from vitrine.formats.config import Overrides
 from vitrine.formats.tensor_files import LazyTensor
@@ -61,7 +57,7 @@ def test_override_before_stated_value_before_default() -> None:
 def test_a_default_preprocessing_is_assumed_unless_the_user_gives_one() -> None:
     default = build_imagenet_preprocessing((224, 224))
     foreign, overridden = make_foreign(), make_foreign(preprocess="inception")
-    assert resolve_preprocessing(foreign, default) == resolve_preprocessing(overridden, default) == default
+    assert foreign.resolve_preprocessing(default) == overridden.resolve_preprocessing(default) == default
     assert (foreign.assumed, overridden.assumed) == ({"preprocess": default}, {})
 
 
@@ -84,16 +80,16 @@ def test_a_variants_size_gives_its_heads() -> None:
     for name, sizes in VARIANTS.items():
         foreign = make_foreign()
         if name != "b":  # of the same size as S
-            assert resolve_num_heads(foreign, sizes["width"], sizes["mlp_dim"]) == sizes["num_heads"]
+            assert foreign.resolve_num_heads(sizes["width"], sizes["mlp_dim"]) == sizes["num_heads"]
             assert foreign.assumed == {"num_heads": sizes["num_heads"]}
 
 
 def test_other_heads_have_64_channels() -> None:
-    assert resolve_num_heads(make_foreign(), 1280, 99) == 20
+    assert make_foreign().resolve_num_heads(1280, 99) == 20
     with pytest.raises(ValueError, match=r"width of 100 .*--num-heads"):
-        resolve_num_heads(make_foreign(), 100, 400)
-    assert resolve_num_heads(make_foreign(num_heads=5), 100, 400, stated=4) == 5
-    assert resolve_num_heads(make_foreign(), 100, 400, stated=4) == 4
+        make_foreign().resolve_num_heads(100, 400)
+    assert make_foreign(num_heads=5).resolve_num_heads(100, 400, stated=4) == 5
+    assert make_foreign().resolve_num_heads(100, 400, stated=4) == 4
 
 
 @pytest.mark.parametrize(
@@ -112,28 +108,28 @@ def test_other_heads_have_64_channels() -> None:
 def test_grid_of_a_position_table(
     num_positions: int, rows: tuple[int, ...], stated: tuple[int, int] | None, expected: tuple[tuple[int, int], int]
 ) -> None:
-    assert resolve_grid(make_foreign(), num_positions, rows, stated) == expected
-    assert resolve_grid(make_foreign(grid=stated), num_positions, rows, None) == expected
-    assert resolve_grid(make_foreign(grid=expected[0]), num_positions, rows, (99, 99)) == expected
+    assert make_foreign().resolve_grid(num_positions, rows, stated) == expected
+    assert make_foreign(grid=stated).resolve_grid(num_positions, rows, None) == expected
+    assert make_foreign(grid=expected[0]).resolve_grid(num_positions, rows, (99, 99)) == expected
 
 
 def test_a_grid_that_does_not_fit_is_an_error() -> None:
     for num_positions, rows in ((22, (1,)), (1, (1,)), (0, (1, 0))):
         with pytest.raises(ValueError, match=rf"{num_positions} positions.*square.*--grid"):
-            resolve_grid(make_foreign(), num_positions, rows)
+            make_foreign().resolve_grid(num_positions, rows)
     with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
-        resolve_grid(make_foreign(), 17, (1, 0), (3, 5))
+        make_foreign().resolve_grid(17, (1, 0), (3, 5))
     with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
-        resolve_grid(make_foreign(grid=(3, 5)), 17, (1, 0), (4, 4))
+        make_foreign(grid=(3, 5)).resolve_grid(17, (1, 0), (4, 4))
 
 
 def test_a_grid_that_is_not_stored_is_that_of_224_pixels() -> None:
     foreign = make_foreign()
-    assert resolve_unseen_grid(foreign, 16) == (14, 14)
+    assert foreign.resolve_unseen_grid(16) == (14, 14)
     assert foreign.assumed == {"grid": (14, 14)}
-    assert resolve_unseen_grid(make_foreign(), 16, (2, 3)) == (2, 3)
-    assert resolve_unseen_grid(make_foreign(grid=(4, 5)), 16, (2, 3)) == (4, 5)
-    assert resolve_unseen_grid(make_foreign(), 500) == (1, 1)
+    assert make_foreign().resolve_unseen_grid(16, (2, 3)) == (2, 3)
+    assert make_foreign(grid=(4, 5)).resolve_unseen_grid(16, (2, 3)) == (4, 5)
+    assert make_foreign().resolve_unseen_grid(500) == (1, 1)
 
 
 def test_patterns_are_applied_in_order() -> None:

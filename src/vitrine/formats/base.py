@@ -1,13 +1,13 @@
 """Contract of a checkpoint format, and the parts that several formats share.
 
-A foreign checkpoint does not hold all of a model's config. `resolve_*` functions fill the gaps: the user's override first, then
+A foreign checkpoint does not hold all of a model's config. `resolve_*` methods fill the gaps: the user's override first, then
 what the checkpoint states, then the format's default. `positions_to_table` and its neighbours rewrite a model's position
 embeddings in the form that a format can hold, without changing the logits.
 """
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -19,20 +19,25 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.config import FormatName, Overrides
 from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
-from vitrine.models.config import HybridConfig, ModelConfig, ViTConfig, resnet_grid
+from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 from vitrine.models.positions import AddedPositions
 from vitrine.models.registry import VARIANTS
 
 T = TypeVar("T")
-Container = Literal["npz", "torch", "folder"]
+Grid = tuple[int, int]
+State = dict[str, Tensor]
+Stored = tuple[ModelConfig, State]
+"""Config and state of a network as a format holds it."""
+TABLE = "positions.0.table"
 
-# big_vision's variants beside the paper's: So400m, g-opt and G-opt.
-OTHER_VARIANTS = (
-    {"width": 1152, "mlp_dim": 4304, "num_heads": 16},
-    {"width": 1536, "mlp_dim": 6144, "num_heads": 16},
-    {"width": 1536, "mlp_dim": 8192, "num_heads": 16},
-)
+# Number of heads by width and MLP width: big_vision's So400m, g-opt and G-opt, then the paper's variants. The paper's `b` has
+# the sizes of S with other heads, but occurs only in its figure 4: S replaces it here.
+NUM_HEADS = {(1152, 4304): 16, (1536, 6144): 16, (1536, 8192): 16} | {
+    (variant["width"], variant["mlp_dim"]): variant["num_heads"] for name, variant in VARIANTS.items() if name != "b"
+}
+# Settings that were assumed, in words.
+ASSUMED = {"gelu": "{} GELU", "norm_eps": "LayerNorm epsilon {:g}", "num_heads": "{} heads", "grid": "{0[0]} x {0[1]} patches"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,44 @@ class ForeignCheckpoint:
         if stated is not None:
             return stated
         self.assumed[name] = default
+        return default
+
+    def resolve_num_heads(self, width: int, mlp_dim: int, stated: int | None = None) -> int:
+        """Return the number of heads, which packed projections do not show.
+
+        The default is that of the paper's or big_vision's variant of the same size, else heads of 64 channels.
+        """
+        default = NUM_HEADS.get((width, mlp_dim), width // 64 if width % 64 == 0 else None)
+        num_heads = self.resolve("num_heads", stated, default)
+        if num_heads is None:
+            raise ValueError(f"{self.source} does not state how many heads its width of {width} has: pass --num-heads.")
+        return num_heads
+
+    def resolve_grid(self, num_positions: int, class_rows: tuple[int, ...], stated: Grid | None = None) -> tuple[Grid, int]:
+        """Return the patch grid of a position table, and how many of its rows belong to readout tokens.
+
+        `class_rows` are the possible numbers of such rows, the likeliest first. An unknown grid is taken to be a square.
+        """
+        stated = self.overrides.grid or stated
+        for num_rows in class_rows:
+            num_patches = num_positions - num_rows
+            side = math.isqrt(max(0, num_patches))
+            rows, columns = stated or (side, side)
+            if rows * columns == num_patches > 0:
+                return (rows, columns), num_rows
+        grid = "a square grid" if stated is None else f"a grid of {stated[0]} x {stated[1]} patches"
+        expected = f"{grid} plus {' or '.join(map(str, class_rows))}"
+        raise ValueError(f"{self.source} has {num_positions} positions; expected {expected}: pass --grid ROWSxCOLUMNS.")
+
+    def resolve_unseen_grid(self, stride: int, stated: Grid | None = None) -> Grid:
+        """Return the patch grid of a model that stores no positions; default: that of 224 x 224 pixels."""
+        side = max(1, 224 // stride)
+        return self.resolve("grid", stated, (side, side))
+
+    def resolve_preprocessing(self, default: Preprocessing) -> Preprocessing:
+        """Return the format's default preprocessing, reported unless the user gave one (which load.py applies later)."""
+        if self.overrides.preprocess is None:
+            self.assumed["preprocess"] = default
         return default
 
     def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
@@ -98,7 +141,7 @@ class CheckpointFormat:
     """Base class of a checkpoint format: detect it, infer the model, map tensors both ways."""
 
     name: FormatName
-    container: Container
+    container: Literal["npz", "torch", "folder"]
     gelu: Literal["tanh", "erf"] = "tanh"
     """GELU of the programs that use this format, for files that do not state it; `norm_eps` likewise. Default: the paper's."""
     norm_eps: float = 1e-6
@@ -115,132 +158,65 @@ class CheckpointFormat:
         """Return the model that the tensors belong to."""
         raise NotImplementedError
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         """Return config and state of an equal network that this format can hold; raise `unsupported` if there is none."""
         raise NotImplementedError
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        """Return where each tensor of a model lies in this format."""
+    def tensor_mappings(self, config: Any) -> Iterator[TensorMapping]:
+        """Yield where each tensor lies in this format, for the config of a model that it can hold."""
         raise NotImplementedError
 
     def unsupported(self, feature: str) -> ValueError:
         """Build the error for a model that this format cannot hold."""
         return ValueError(
-            f"The format {self.name} cannot hold {feature}: use --format vitrine, which holds every model, or another format."
+            f"Format {self.name} cannot hold {feature}: use --format vitrine, which holds all, or another format."
         )
 
+    def resolve_vit(
+        self, foreign: ForeignCheckpoint, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None
+    ) -> ViTConfig:
+        """Set GELU and LayerNorm epsilon of a ViT's config; the last arguments are what the checkpoint states."""
+        if config.mlp == "gelu":
+            config = replace(config, gelu=foreign.resolve("gelu", gelu, self.gelu))
+        return replace(config, norm_eps=foreign.resolve("norm_eps", norm_eps, self.norm_eps))
 
-# What tensors do not show: override, else stated, else default.
+    def require_transformer(self, config: ModelConfig, *rejected: str, hybrid: bool = False) -> ViTConfig:
+        """Return the config of a ViT (or hybrid) with positions at the stem and a plain head; raise `unsupported` for others.
 
+        `rejected` are fields that must have their defaults.
+        """
+        if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
+            raise self.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
+        assert isinstance(config, ViTConfig)
+        if config.position == "relative" or config.position_insertion != "stem":
+            raise self.unsupported(f"positions of the kind {config.position}, inserted {config.position_insertion}")
+        if config.readout_layers:
+            raise self.unsupported(f"a head that reads several layers (readout_layers={config.readout_layers})")
+        for name in rejected:
+            if getattr(config, name) != getattr(ViTConfig, name):
+                raise self.unsupported(f"a model with {name}={getattr(config, name)!r}")
+        return config
 
-def resolve_vit(
-    foreign: ForeignCheckpoint, fmt: CheckpointFormat, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None
-) -> ViTConfig:
-    """Set GELU and LayerNorm epsilon of a ViT's config; the arguments are what the checkpoint states."""
-    if config.mlp == "gelu":
-        config = replace(config, gelu=foreign.resolve("gelu", gelu, fmt.gelu))
-    return replace(config, norm_eps=foreign.resolve("norm_eps", norm_eps, fmt.norm_eps))
-
-
-def resolve_num_heads(foreign: ForeignCheckpoint, width: int, mlp_dim: int, stated: int | None = None) -> int:
-    """Return the number of heads, which packed projections do not show.
-
-    The default is that of the paper's or big_vision's variant of the same size, else heads of 64 channels.
-    """
-    sizes = {"width": width, "mlp_dim": mlp_dim}
-    # `b` has the sizes of S with other heads, but occurs only in the paper's figure 4: S comes first.
-    variants = (*VARIANTS.values(), *OTHER_VARIANTS)
-    same_size = [variant["num_heads"] for variant in variants if sizes.items() <= variant.items()]
-    default = same_size[0] if same_size else (width // 64 if width % 64 == 0 else None)
-    num_heads = foreign.resolve("num_heads", stated, default)
-    if num_heads is None:
-        raise ValueError(f"{foreign.source} does not state how many heads its width of {width} has: pass --num-heads.")
-    return num_heads
-
-
-def resolve_grid(
-    foreign: ForeignCheckpoint, num_positions: int, class_rows: tuple[int, ...], stated: tuple[int, int] | None = None
-) -> tuple[tuple[int, int], int]:
-    """Return the patch grid of a position table, and how many of its rows belong to readout tokens.
-
-    `class_rows` are the possible numbers of such rows, the likeliest first. An unknown grid is taken to be a square.
-    """
-    stated = foreign.overrides.grid or stated
-    for num_rows in class_rows:
-        num_patches = num_positions - num_rows
-        if stated is not None and stated[0] * stated[1] == num_patches:
-            return stated, num_rows
-        side = math.isqrt(max(0, num_patches))
-        if stated is None and num_patches > 0 and side * side == num_patches:
-            return (side, side), num_rows
-    grid = "a square grid" if stated is None else f"a grid of {stated[0]} x {stated[1]} patches"
-    raise ValueError(
-        f"{foreign.source} has {num_positions} positions; expected {grid} plus {' or '.join(map(str, class_rows))}: "
-        "pass the right grid as --grid ROWSxCOLUMNS."
-    )
-
-
-def resolve_unseen_grid(foreign: ForeignCheckpoint, stride: int, stated: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return the patch grid of a model that stores no positions; default: that of 224 x 224 pixels."""
-    side = max(1, 224 // stride)
-    return foreign.resolve("grid", stated, (side, side))
-
-
-def resolve_preprocessing(foreign: ForeignCheckpoint, default: Preprocessing) -> Preprocessing:
-    """Return the format's default preprocessing, reported unless the user gave one (which load.py applies later)."""
-    if foreign.overrides.preprocess is None:
-        foreign.assumed["preprocess"] = default
-    return default
+    def require_bit(self, model: Model[Any]) -> Stored:
+        """Return config and state of a BiT ResNet; raise `unsupported` for other models."""
+        config = model.config
+        if not isinstance(config, ResNetConfig):
+            raise self.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
+        if config.style != "pre-activation":
+            raise self.unsupported("ResNets of the post-activation style")
+        return config, dict(model.state_dict())
 
 
 def describe_assumption(name: str, value: Any) -> str:
     """Return a default that was assumed in words, with the option that overrides it."""
     option = f"(--{name.replace('_', '-')})"
-    match name, value:
-        case "gelu", kind:
-            return f"{kind} GELU {option}"
-        case "norm_eps", eps:
-            return f"LayerNorm epsilon {eps:g} {option}"
-        case "num_heads", count:
-            return f"{count} heads {option}"
-        case "grid", (rows, columns):
-            return f"images of {rows} x {columns} patches {option}"
+    if name in ASSUMED:
+        return f"{ASSUMED[name].format(value)} {option}"
     assert isinstance(value, Preprocessing)
     size = f"{value.crop[0]} x {value.crop[1]} pixels"
-    short_side = value.resize if isinstance(value.resize, int) else None
-    resize = f"resize to {size}" if short_side is None else f"resize the short side to {short_side}, centre crop of {size}"
+    short_side = f"the short side to {value.resize}, centre crop of " if isinstance(value.resize, int) else "to "
     scale = "values in [-1, 1]" if {*value.mean, *value.std} == {0.5} else "ImageNet's mean and std"
-    return f"{resize}, {value.interpolation}, {scale} {option}"
-
-
-def compute_grid(image_size: tuple[int, int], patch_size: int, stem_stages: tuple[int, ...] | None) -> tuple[int, int]:
-    """Return rows and columns of patches of an image; `stem_stages` is None for a model without a ResNet stem."""
-    rows, columns = image_size if stem_stages is None else resnet_grid(image_size, len(stem_stages))
-    return rows // patch_size, columns // patch_size
-
-
-# What a format can hold.
-
-
-def require_transformer(fmt: CheckpointFormat, config: ModelConfig, *, hybrid: bool = False) -> ViTConfig:
-    """Return the config if it is a ViT (or hybrid) with positions at the stem and a plain head; else raise `unsupported`."""
-    if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
-        raise fmt.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
-    assert isinstance(config, ViTConfig)
-    if config.position == "relative" or config.position_insertion != "stem":
-        raise fmt.unsupported(f"positions of the kind {config.position}, inserted {config.position_insertion}")
-    if config.readout_layers:
-        raise fmt.unsupported(f"a head that reads several layers (readout_layers={config.readout_layers})")
-    return config
-
-
-def reject_options(fmt: CheckpointFormat, config: ViTConfig, *names: str) -> None:
-    """Raise `unsupported` if one of the named config fields differs from its default."""
-    defaults = {"mlp": "gelu", "layer_scale": None, "num_registers": 0}
-    for name in names:
-        value = getattr(config, name)
-        if value != defaults.get(name, False):
-            raise fmt.unsupported(f"a model with {name}={value!r}")
+    return f"resize {short_side}{size}, {value.interpolation}, {scale} {option}"
 
 
 def rename(tensors: Tensors, patterns: Iterable[tuple[str, str]]) -> dict[str, LazyTensor]:
@@ -260,40 +236,37 @@ def rename(tensors: Tensors, patterns: Iterable[tuple[str, str]]) -> dict[str, L
 # it does the same, so a row can be folded into the token, and a token without one can be given a row of zeros (big_vision
 # folds the rows of old checkpoints likewise).
 
-TABLE = "positions.0.table"
-State = dict[str, Tensor]
 
+def positions_to_table(model: Model[Any], class_positions: Literal["keep", "add", "fold"] = "keep") -> Stored:
+    """Return config and state of a model with its stem positions, or none, as one learned table.
 
-def positions_to_table(model: Model[Any]) -> tuple[ViTConfig, State]:
-    """Return config and state of a model with its stem positions, or none, as one learned table."""
+    `class_positions` says what becomes of the rows of readout tokens: see `add_class_positions`, `fold_class_positions`.
+    """
     config, state = model.config, dict(model.state_dict())
     assert isinstance(config, ViTConfig)
-    if config.position == "learned-1d":
-        return config, state
-    like = state["patches.projection.weight"]
-    state = {name: tensor for name, tensor in state.items() if not name.startswith("positions.")}
-    if config.position == "none":
-        table = like.new_zeros(config.num_position_rows + config.num_patches, config.width)
-    else:
-        positions = model.get_submodule("positions.0")
-        assert isinstance(positions, AddedPositions)
-        table = positions.compute_table(like).detach()
-    state[TABLE] = table
-    # Readout tokens have no row in sin-cos and absent positions; learned-1d would give them one by default.
-    return replace(config, position="learned-1d", class_position=config.num_position_rows > 0), state
+    if config.position != "learned-1d":
+        like = state["patches.projection.weight"]
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("positions.")}
+        positions = None if config.position == "none" else model.get_submodule("positions.0")
+        assert isinstance(positions, AddedPositions | None)
+        zeros = like.new_zeros(config.num_positions, config.width)
+        state[TABLE] = zeros if positions is None else positions.compute_table(like).detach()
+        # Readout tokens have no row in sin-cos and absent positions; learned-1d would give them one by default.
+        config = replace(config, position="learned-1d", class_position=config.num_position_rows > 0)
+    change = {"add": add_class_positions, "fold": fold_class_positions}.get(class_positions)
+    return (config, state) if change is None else change(config, state)
 
 
-def add_class_positions(config: ViTConfig, state: State) -> tuple[ViTConfig, State]:
+def add_class_positions(config: ViTConfig, state: State) -> Stored:
     """Give each readout token a position row, of zeros if it had none."""
     missing = config.num_readout_tokens - config.num_position_rows
     if missing == 0:
         return config, state
-    table = state[TABLE]
-    padded = torch.cat([table.new_zeros(missing, config.width), table])
+    padded = torch.cat([state[TABLE].new_zeros(missing, config.width), state[TABLE]])
     return replace(config, class_position=None), {**state, TABLE: padded}
 
 
-def fold_class_positions(config: ViTConfig, state: State) -> tuple[ViTConfig, State]:
+def fold_class_positions(config: ViTConfig, state: State) -> Stored:
     """Add the position rows of readout tokens to the tokens themselves, and drop the rows."""
     num_rows = config.num_position_rows
     if num_rows == 0:

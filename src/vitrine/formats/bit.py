@@ -1,15 +1,13 @@
 """npz files of BiT (big_transfer): pre-activation ResNets with standardised convolutions."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, rename, resolve_preprocessing
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, rename
 from vitrine.formats.tensor_files import Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
-from vitrine.models.config import ModelConfig, ResNetConfig
+from vitrine.models.config import ResNetConfig
 from vitrine.models.model import Model
 
 CONV = "standardized_conv2d/kernel"
@@ -33,52 +31,36 @@ class Bit(CheckpointFormat):
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
         """Infer a BiT ResNet from names and shapes of its tensors."""
         *_, channels, root_dim = foreign.shape(ROOT, 4)
+        stages = range(1, foreign.count(r"resnet/block(\d+)/"))
         config = ResNetConfig(
-            stages=tuple(
-                foreign.count(rf"resnet/block{stage + 1}/unit0*(\d+)/") - 1
-                for stage in range(foreign.count(r"resnet/block(\d+)/") - 1)
-            ),
+            stages=tuple(foreign.count(rf"resnet/block{stage}/unit(\d+)/") - 1 for stage in stages),
             width_factor=root_dim / 64,
             num_channels=channels,
             num_classes=foreign.shape(HEAD, 4)[3] if HEAD in foreign.tensors else 0,
         )
         default = build_inception_preprocessing(config.image_size, config.num_channels)
-        return InferredModel(config, resolve_preprocessing(foreign, default))
+        return InferredModel(config, foreign.resolve_preprocessing(default))
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
-        return require_bit(self, model.config), dict(model.state_dict())
+    def to_storable(self, model: Model[Any]) -> Stored:
+        return self.require_bit(model)
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        assert isinstance(config, ResNetConfig)
-        return list(map_resnet(config))
+    def tensor_mappings(self, config: ResNetConfig) -> Iterator[TensorMapping]:
+        """Map all tensors of a BiT ResNet; blocks and units are counted from 1 in the file."""
+        yield TensorMapping("root.conv.weight", (ROOT,), "hwio")
+        for stage, unit, has_projection in config.units():
+            name, foreign = f"blocks.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
+            for number, letter in ((1, "a"), (2, "b"), (3, "c")):
+                yield from map_group_norm(f"{name}.norm{number}", f"{foreign}/{letter}/group_norm")
+                yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}/{letter}/{CONV}",), "hwio")
+            if has_projection:
+                yield TensorMapping(f"{name}.projection.weight", (f"{foreign}/a/proj/{CONV}",), "hwio")
+        yield from map_group_norm("norm", "resnet/group_norm")
+        if config.num_classes > 0:
+            yield TensorMapping("head.weight", (HEAD,), "transposed", (1, 1, config.feature_dim, config.num_classes))
+            yield TensorMapping("head.bias", ("resnet/head/conv2d/bias",))
 
 
 BIT = Bit()
-
-
-def require_bit(fmt: CheckpointFormat, config: ModelConfig) -> ResNetConfig:
-    """Return the config if it is a BiT ResNet; raise `unsupported` otherwise."""
-    if not isinstance(config, ResNetConfig):
-        raise fmt.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
-    if config.style != "pre-activation":
-        raise fmt.unsupported("ResNets of the post-activation style")
-    return config
-
-
-def map_resnet(config: ResNetConfig) -> Iterator[TensorMapping]:
-    """Map all tensors of a BiT ResNet; blocks and units are counted from 1 in the file."""
-    yield TensorMapping("root.conv.weight", (ROOT,), "hwio")
-    for stage, unit, has_projection in config.units():
-        name, foreign = f"blocks.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
-        for number, letter in ((1, "a"), (2, "b"), (3, "c")):
-            yield from map_group_norm(f"{name}.norm{number}", f"{foreign}/{letter}/group_norm")
-            yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}/{letter}/{CONV}",), "hwio")
-        if has_projection:
-            yield TensorMapping(f"{name}.projection.weight", (f"{foreign}/a/proj/{CONV}",), "hwio")
-    yield from map_group_norm("norm", "resnet/group_norm")
-    if config.num_classes > 0:
-        yield TensorMapping("head.weight", (HEAD,), "transposed", (1, 1, config.feature_dim, config.num_classes))
-        yield TensorMapping("head.bias", ("resnet/head/conv2d/bias",))
 
 
 def map_group_norm(name: str, foreign: str) -> Iterator[TensorMapping]:

@@ -5,28 +5,13 @@ how modules are numbered within a block and in where positions are. Blocks stack
 models) are read too.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from torch import Tensor
-
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
-from vitrine.formats.base import (
-    CheckpointFormat,
-    ForeignCheckpoint,
-    InferredModel,
-    add_class_positions,
-    fold_class_positions,
-    positions_to_table,
-    reject_options,
-    require_transformer,
-    resolve_grid,
-    resolve_preprocessing,
-    resolve_unseen_grid,
-    resolve_vit,
-)
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table
 from vitrine.formats.config import FormatName
 from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
@@ -64,39 +49,32 @@ class GoogleFormat(CheckpointFormat):
         """Split stacked blocks."""
         unstacked: dict[str, LazyTensor] = {}
         for name, tensor in tensors.items():
-            if name.startswith(STACK) and tensor.shape:
-                unstacked.update(unstack(name.removeprefix(STACK), tensor))
-            else:
-                unstacked[name] = tensor
+            unstacked.update(unstack(name, tensor) if name.startswith(STACK) and tensor.shape else {name: tensor})
         return unstacked
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
-        config = resolve_vit(foreign, self, infer_vit(foreign, self))
-        return InferredModel(config, resolve_preprocessing(foreign, self._default_preprocessing(config)))
+        config = self.resolve_vit(foreign, infer_vit(foreign, self))
+        return InferredModel(config, foreign.resolve_preprocessing(self._default_preprocessing(config)))
 
     def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
         return build_inception_preprocessing(config.image_size, config.num_channels)
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table that has a row for the class token."""
         config = self._require_storable(model.config, hybrid=True)
         if config.pool == "map":
             raise self.unsupported("a model with pool='map' (the format big-vision can)")
-        return add_class_positions(*positions_to_table(model))
+        return positions_to_table(model, "add")
 
     def _require_storable(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
         """Return the config if this format has a place for all of the model; raise `unsupported` otherwise."""
-        config = require_transformer(self, config, hybrid=hybrid)
-        reject_options(self, config, "mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
-        if config.has_class_token != (config.pool == "class"):
-            raise self.unsupported(f"a class token with pool={config.pool!r}")
-        return config
+        rejected = ("mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
+        storable = self.require_transformer(config, *rejected, hybrid=hybrid)
+        if storable.has_class_token != (storable.pool == "class"):
+            raise self.unsupported(f"a class token with pool={storable.pool!r}")
+        return storable
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        assert isinstance(config, ViTConfig)
-        return list(self._map_vit(config))
-
-    def _map_vit(self, config: ViTConfig) -> Iterator[TensorMapping]:
+    def tensor_mappings(self, config: ViTConfig) -> Iterator[TensorMapping]:
         """Map all tensors of a ViT or hybrid."""
         d, p = config.width, config.patch_size
         if isinstance(config, HybridConfig):
@@ -106,9 +84,7 @@ class GoogleFormat(CheckpointFormat):
         if config.has_class_token:
             yield TensorMapping("class_token", ("cls",), shape=(1, 1, d))
         if config.position == "learned-1d":
-            yield TensorMapping(
-                "positions.0.table", (self.positions,), shape=(1, config.num_position_rows + config.num_patches, d)
-            )
+            yield TensorMapping("positions.0.table", (self.positions,), shape=(1, config.num_positions, d))
         for index in range(config.depth):
             yield from self._map_block(index, config)
         yield from map_norm("norm", "Transformer/encoder_norm")
@@ -140,12 +116,12 @@ class BigVision(GoogleFormat):
     def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
         return replace(super()._default_preprocessing(config), resize=round(256 / 224 * min(config.image_size)))
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with the class position folded into the token; sin-cos positions are not stored."""
         config = self._require_storable(model.config, hybrid=False)
         if config.position == "sincos-2d":
             return config, dict(model.state_dict())
-        return fold_class_positions(*positions_to_table(model))
+        return positions_to_table(model, "fold")
 
 
 GOOGLE_2020 = GoogleFormat("google-2020", ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"))
@@ -160,9 +136,7 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
     first = "Transformer/encoderblock_0"
     _, num_heads, _ = foreign.shape(f"{first}/{fmt.block[1]}/query/kernel", 3)
     if foreign.overrides.num_heads not in (None, num_heads):
-        raise ValueError(
-            f"--num-heads {foreign.overrides.num_heads} contradicts {foreign.source}, which has {num_heads} heads."
-        )
+        raise ValueError(f"--num-heads {foreign.overrides.num_heads} contradicts {foreign.source}, which has {num_heads}.")
     _, mlp_dim = foreign.shape(f"{first}/{fmt.block[3]}/Dense_0/kernel", 2)
     has_class_token = "cls" in foreign.tensors
     shared: dict[str, Any] = {
@@ -177,24 +151,19 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
     }
     if fmt.positions in foreign.tensors:
         num_rows = 0 if isinstance(fmt, BigVision) else int(has_class_token)
-        grid, _ = resolve_grid(foreign, foreign.shape(fmt.positions, 3)[1], (num_rows,))
+        grid, _ = foreign.resolve_grid(foreign.shape(fmt.positions, 3)[1], (num_rows,))
         shared["class_position"] = None if num_rows == int(has_class_token) else False
     else:
         # Sin-cos positions are not stored, not even their number.
         shared["position"] = "sincos-2d"
-        grid = resolve_unseen_grid(foreign, p)
+        grid = foreign.resolve_unseen_grid(p)
     if "conv_root/kernel" not in foreign.tensors:
         return ViTConfig(**shared, num_channels=channels, image_size=(grid[0] * p, grid[1] * p))
-    stem = infer_stem(foreign)
-    stride = compute_stride(p, stem["stem_stages"])
-    return HybridConfig(**shared, **stem, image_size=(grid[0] * stride, grid[1] * stride))
-
-
-def infer_stem(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """Infer the config fields of a hybrid's ResNet stem."""
     *_, channels, root_dim = foreign.shape("conv_root/kernel", 4)
-    stages = [foreign.count(rf"block{stage + 1}/unit(\d+)/") - 1 for stage in range(foreign.count(r"block(\d+)/unit") - 1)]
-    return {"stem_stages": tuple(stages), "stem_width_factor": root_dim / 64, "num_channels": channels}
+    stages = tuple(foreign.count(rf"block{n}/unit(\d+)/") - 1 for n in range(1, foreign.count(r"block(\d+)/unit")))
+    shared |= {"num_channels": channels, "stem_stages": stages, "stem_width_factor": root_dim / 64}
+    stride = compute_stride(p, stages)
+    return HybridConfig(**shared, image_size=(grid[0] * stride, grid[1] * stride))
 
 
 def unstack(name: str, stacked: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
@@ -205,7 +174,7 @@ def unstack(name: str, stacked: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
     read = cache(stacked.read)
     for index in range(depth):
         block = LazyTensor(stacked.shape[1:], stacked.dtype, lambda index=index: read()[index].clone())
-        yield f"Transformer/encoderblock_{index}/{name}", block
+        yield f"Transformer/encoderblock_{index}/{name.removeprefix(STACK)}", block
 
 
 def map_dense(name: str, foreign: str) -> Iterator[TensorMapping]:
@@ -221,9 +190,8 @@ def map_norm(name: str, foreign: str) -> Iterator[TensorMapping]:
 def map_heads(name: str, foreign: str, names: tuple[str, ...], config: ViTConfig) -> Iterator[TensorMapping]:
     """Map projections into the heads: each is (D, H, K) in the file; ours are packed along the first axis."""
     per_head = (config.num_heads, config.width // config.num_heads)
-    yield TensorMapping(
-        f"{name}.weight", tuple(f"{foreign}/{n}/kernel" for n in names), "transposed", (config.width, *per_head)
-    )
+    kernels = tuple(f"{foreign}/{n}/kernel" for n in names)
+    yield TensorMapping(f"{name}.weight", kernels, "transposed", (config.width, *per_head))
     yield TensorMapping(f"{name}.bias", tuple(f"{foreign}/{n}/bias" for n in names), shape=per_head)
 
 

@@ -5,32 +5,15 @@ against the tensors.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-from torch import Tensor
 
 from vitrine.core.console import warn_user
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
-from vitrine.formats.base import (
-    CheckpointFormat,
-    ForeignCheckpoint,
-    InferredModel,
-    add_class_positions,
-    compute_grid,
-    positions_to_table,
-    reject_options,
-    rename,
-    require_transformer,
-    resolve_grid,
-    resolve_num_heads,
-    resolve_preprocessing,
-    resolve_vit,
-)
-from vitrine.formats.bit import require_bit
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table, rename
 from vitrine.formats.huggingface_config import parse_size, preprocessing_from_huggingface
 from vitrine.formats.tensor_files import Tensors
-from vitrine.formats.tensor_mapping import TensorMapping, map_layer
+from vitrine.formats.tensor_mapping import TensorMapping, map_layers
 from vitrine.formats.timm import PORTED_STANDARDISE_EPS, infer_stages
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig, as_image_size
 from vitrine.models.model import Model
@@ -87,27 +70,22 @@ class HuggingFace(CheckpointFormat):
             config = infer_bit(foreign, prefix)
         else:
             gelu, norm_eps = read_gelu_and_eps(foreign)
-            config = resolve_vit(foreign, self, infer_vit(foreign, prefix), gelu, norm_eps)
+            config = self.resolve_vit(foreign, infer_vit(foreign, prefix), gelu, norm_eps)
         return InferredModel(config, infer_preprocessing(foreign, config), read_class_names(foreign, config))
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table that has a row for the class token."""
         if isinstance(model.config, ResNetConfig):
-            return require_bit(self, model.config), dict(model.state_dict())
-        config = require_transformer(self, model.config)
-        reject_options(self, config, "mlp", "layer_scale", "num_registers")
+            return self.require_bit(model)
+        config = self.require_transformer(model.config, "mlp", "layer_scale", "num_registers")
         if config.pool != "class":
             raise self.unsupported(f"a model with pool={config.pool!r}")
         if config.hidden_head and config.num_classes > 0:
             raise self.unsupported("a hidden layer before the head (without the head it can: add --num-classes 0)")
-        return add_class_positions(*positions_to_table(model))
+        return positions_to_table(model, "add")
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        """Return where each tensor of a ViT, DeiT or BiT ResNet lies."""
-        if isinstance(config, ResNetConfig):
-            return list(map_bit(config))
-        assert isinstance(config, ViTConfig)
-        return list(map_vit(config))
+    def tensor_mappings(self, config: ViTConfig | ResNetConfig) -> Iterator[TensorMapping]:
+        return map_bit(config) if isinstance(config, ResNetConfig) else map_vit(config)
 
 
 HUGGING_FACE = HuggingFace()
@@ -129,22 +107,23 @@ def infer_vit(foreign: ForeignCheckpoint, prefix: str) -> ViTConfig:
     width, channels, p, _ = foreign.shape(f"{prefix}{PATCHES}.weight", 4)
     depth = foreign.count(rf"{prefix}layers\.(\d+)\.")
     mlp_dim, _ = foreign.shape(f"{prefix}layers.0.mlp.fc1.weight", 2)
-    check_stated_sizes(
-        foreign, {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": mlp_dim, "patch_size": p}
-    )
+    sizes = {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": mlp_dim, "patch_size": p}
+    for name, value in sizes.items():
+        stated = (foreign.config or {}).get(name, value)
+        if stated != value:
+            raise ValueError(f"{foreign.source}: config.json has {name}={stated!r}, but the tensors have {value}.")
     has_distillation = f"{prefix}embeddings.distillation_token" in foreign.tensors
-    num_readout = 1 + int(has_distillation)
     image_size = read_image_size(foreign)
-    stated_grid = None if image_size is None else compute_grid(image_size, p, None)
+    stated_grid = None if image_size is None else (image_size[0] // p, image_size[1] // p)
     num_positions = foreign.shape(f"{prefix}embeddings.position_embeddings", 3)[1]
-    grid, _ = resolve_grid(foreign, num_positions, (num_readout,), stated_grid)
+    grid, _ = foreign.resolve_grid(num_positions, (1 + int(has_distillation),), stated_grid)
     if image_size is None or grid != stated_grid:
         image_size = (grid[0] * p, grid[1] * p)
     head = next((name for name in HEADS if name in foreign.tensors), None)
     return ViTConfig(
         width=width,
         depth=depth,
-        num_heads=resolve_num_heads(foreign, width, mlp_dim, foreign.read_count(foreign.config or {}, "num_attention_heads")),
+        num_heads=foreign.resolve_num_heads(width, mlp_dim, foreign.read_count(foreign.config or {}, "num_attention_heads")),
         mlp_dim=mlp_dim,
         patch_size=p,
         num_channels=channels,
@@ -162,6 +141,7 @@ def infer_bit(foreign: ForeignCheckpoint, prefix: str) -> ResNetConfig:
         if stated != value and (stated or value):  # no padding is None or empty
             raise ValueError(f"{foreign.source}: config.json has {name}={stated!r}; supported is {value!r}.")
     root_dim, channels, *_ = foreign.shape(f"{prefix}{ROOT}", 4)
+    processor = foreign.processor or {}  # states the image size, unlike config.json
     return ResNetConfig(
         stages=infer_stages(foreign, f"{prefix}encoder.", units="layers"),
         width_factor=root_dim / 64,
@@ -169,16 +149,8 @@ def infer_bit(foreign: ForeignCheckpoint, prefix: str) -> ResNetConfig:
         num_groups=foreign.read_count(foreign.config or {}, "num_groups") or 32,
         num_classes=foreign.shape("classifier.1.weight", 2)[0] if "classifier.1.weight" in foreign.tensors else 0,
         standardise_eps=PORTED_STANDARDISE_EPS,
-        image_size=read_crop(foreign) or (224, 224),
+        image_size=as_image_size(parse_size(processor.get("crop_size") or processor.get("size")) or 224),
     )
-
-
-def check_stated_sizes(foreign: ForeignCheckpoint, sizes: dict[str, int]) -> None:
-    """Raise a ValueError if config.json contradicts the sizes of the tensors."""
-    for name, value in sizes.items():
-        stated = (foreign.config or {}).get(name, value)
-        if stated != value:
-            raise ValueError(f"{foreign.source}: config.json has {name}={stated!r}, but the tensors have {value}.")
 
 
 def read_gelu_and_eps(foreign: ForeignCheckpoint) -> tuple[str | None, float | None]:
@@ -226,14 +198,7 @@ def infer_preprocessing(foreign: ForeignCheckpoint, config: ModelConfig) -> Prep
         return preprocessing_from_huggingface(foreign.processor, config)
     is_deit = isinstance(config, ViTConfig) and config.distillation_token
     build = build_imagenet_preprocessing if is_deit else build_inception_preprocessing
-    return resolve_preprocessing(foreign, build(config.image_size, config.num_channels))
-
-
-def read_crop(foreign: ForeignCheckpoint) -> tuple[int, int] | None:
-    """Return BiT's image size from preprocessor_config.json; its config.json does not state it."""
-    processor = foreign.processor or {}
-    size = parse_size(processor.get("crop_size") or processor.get("size"))
-    return as_image_size(size) if size is not None else None
+    return foreign.resolve_preprocessing(build(config.image_size, config.num_channels))
 
 
 def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
@@ -244,31 +209,24 @@ def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("class_token", (f"{embeddings}.cls_token",), shape=(1, 1, d))
     if config.distillation_token:
         yield TensorMapping("distillation_token", (f"{embeddings}.distillation_token",), shape=(1, 1, d))
-    num_positions = config.num_position_rows + config.num_patches
-    yield TensorMapping("positions.0.table", (f"{embeddings}.position_embeddings",), shape=(1, num_positions, d))
+    yield TensorMapping("positions.0.table", (f"{embeddings}.position_embeddings",), shape=(1, config.num_positions, d))
     yield TensorMapping("patches.projection.weight", (f"{prefix}{PATCHES}.weight",), shape=(d, config.num_channels, p, p))
     yield TensorMapping("patches.projection.bias", (f"{prefix}{PATCHES}.bias",))
     for index in range(config.depth):
-        yield from map_block(f"blocks.{index}", f"{prefix}layers.{index}")
-    yield from map_layer("norm", f"{prefix}layernorm")
+        name, foreign = f"blocks.{index}.", f"{prefix}layers.{index}."
+        yield from map_layers({"norm_attention": "layernorm_before"}, name, foreign)
+        for parameter in ("weight", "bias"):
+            parts = tuple(f"{foreign}attention.{letter}_proj.{parameter}" for letter in "qkv")
+            yield TensorMapping(f"{name}attention.qkv.{parameter}", parts)
+        layers = {"attention.out": "attention.o_proj", "norm_mlp": "layernorm_after"}
+        yield from map_layers({**layers, "mlp.hidden": "mlp.fc1", "mlp.out": "mlp.fc2"}, name, foreign)
+    yield from map_layers({"norm": f"{prefix}layernorm"})
     if config.hidden_head:
-        yield from map_layer("hidden_head.dense", f"{prefix}pooler.dense")
-    if config.num_classes > 0:
-        yield from map_layer("head", "cls_classifier" if config.distillation_token else "classifier")
-        if config.distillation_token:
-            yield from map_layer("head_distillation", "distillation_classifier")
-
-
-def map_block(name: str, foreign: str) -> Iterator[TensorMapping]:
-    """Map the tensors of one encoder block."""
-    yield from map_layer(f"{name}.norm_attention", f"{foreign}.layernorm_before")
-    for parameter in ("weight", "bias"):
-        parts = tuple(f"{foreign}.attention.{letter}_proj.{parameter}" for letter in "qkv")
-        yield TensorMapping(f"{name}.attention.qkv.{parameter}", parts)
-    yield from map_layer(f"{name}.attention.out", f"{foreign}.attention.o_proj")
-    yield from map_layer(f"{name}.norm_mlp", f"{foreign}.layernorm_after")
-    yield from map_layer(f"{name}.mlp.hidden", f"{foreign}.mlp.fc1")
-    yield from map_layer(f"{name}.mlp.out", f"{foreign}.mlp.fc2")
+        yield from map_layers({"hidden_head.dense": f"{prefix}pooler.dense"})
+    if config.num_classes > 0 and config.distillation_token:
+        yield from map_layers({"head": "cls_classifier", "head_distillation": "distillation_classifier"})
+    elif config.num_classes > 0:
+        yield from map_layers({"head": "classifier"})
 
 
 def map_bit(config: ResNetConfig) -> Iterator[TensorMapping]:
@@ -278,10 +236,10 @@ def map_bit(config: ResNetConfig) -> Iterator[TensorMapping]:
     for stage, unit, has_projection in config.units():
         name, foreign = f"blocks.{stage}.{unit}", f"{prefix}encoder.stages.{stage}.layers.{unit}"
         for number in (1, 2, 3):
-            yield from map_layer(f"{name}.norm{number}", f"{foreign}.norm{number}")
+            yield from map_layers({f"{name}.norm{number}": f"{foreign}.norm{number}"})
             yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}.conv{number}.weight",))
         if has_projection:
             yield TensorMapping(f"{name}.projection.weight", (f"{foreign}.downsample.conv.weight",))
-    yield from map_layer("norm", f"{prefix}norm")
+    yield from map_layers({"norm": f"{prefix}norm"})
     if config.num_classes > 0:
-        yield from map_layer("head", "classifier.1")
+        yield from map_layers({"head": "classifier.1"})

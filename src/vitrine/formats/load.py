@@ -273,7 +273,7 @@ def load_weights(fmt: CheckpointFormat, config: ModelConfig, tensors: Tensors, s
     except (RuntimeError, TypeError, OverflowError) as error:  # what torch raises for sizes beyond 64 bits
         raise ValueError(f"{source} describes an impossible model: {summarise_error(error)}.") from None
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    mappings = fmt.tensor_mappings(config)
+    mappings = list(fmt.tensor_mappings(config))
     check_tensors(mappings, tensors, shapes, source)
     loaded = Checksum(is_needed=checksum is not None)
     state: dict[str, Tensor] = {}

@@ -1,12 +1,10 @@
 """FORMATS, the table of checkpoint formats; detection of a file's format; our own format."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 from vitrine.core.console import join_names
-from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored
 from vitrine.formats.bit import BIT
 from vitrine.formats.config import FormatName
 from vitrine.formats.google import BIG_VISION, GOOGLE_2020, GOOGLE_LINEN
@@ -30,16 +28,13 @@ class Vitrine(CheckpointFormat):
         return bool({"patches.projection.weight", "root.conv.weight"} & set(names))
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
-        raise ValueError(
-            f"{foreign.source} holds weights of Vitrine without their config.json: "
-            "pass the whole folder, or copy config.json beside model.safetensors."
-        )
+        raise ValueError(f"{foreign.source} holds weights of Vitrine without their config.json: copy it beside them.")
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         return model.config, dict(model.state_dict())
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        return [TensorMapping(name, (name,)) for name in build_meta_model(config).state_dict()]
+    def tensor_mappings(self, config: ModelConfig) -> Iterator[TensorMapping]:
+        return (TensorMapping(name, (name,)) for name in build_meta_model(config).state_dict())
 
 
 FORMATS: dict[FormatName, CheckpointFormat] = {
@@ -68,7 +63,5 @@ def detect_format(names: Iterable[str], source: str) -> CheckpointFormat:
     for fmt in FORMATS.values():
         if fmt.matches(names):
             return fmt
-    raise ValueError(
-        f"{source} is not in a known format ({', '.join(FORMATS)}): "
-        f"its {len(names)} tensors are named {join_names(sorted(names), 4)}."
-    )
+    found = f"{len(names)} tensors named {join_names(sorted(names), 4)}"
+    raise ValueError(f"{source} is not in a known format ({', '.join(FORMATS)}): it has {found}.")

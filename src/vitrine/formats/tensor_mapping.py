@@ -27,11 +27,8 @@ class TensorMapping:
     def foreign_shape(self, shape: Shape) -> Shape:
         """Return the shape of each foreign part, given the shape of our tensor."""
         part = self.part_shape(shape)
-        if self.shape is not None:
-            return self.shape
-        if self.order == "transposed":
-            return part[::-1]
-        return (part[2], part[3], part[1], part[0]) if self.order == "hwio" else part
+        orders = {"same": part, "transposed": part[::-1], "hwio": (*part[2:], *part[1::-1])}
+        return self.shape or orders[self.order]
 
     def part_shape(self, shape: Shape) -> Shape:
         return (shape[0] // len(self.foreign_names), *shape[1:])
@@ -60,10 +57,11 @@ class TensorMapping:
             yield name, part.reshape(shape).clone(memory_format=torch.contiguous_format)
 
 
-def map_layer(name: str, foreign: str) -> Iterator[TensorMapping]:
-    """Map weight and bias of a layer that has the same two in the foreign file."""
-    for parameter in ("weight", "bias"):
-        yield TensorMapping(f"{name}.{parameter}", (f"{foreign}.{parameter}",))
+def map_layers(layers: Mapping[str, str], name: str = "", foreign: str = "") -> Iterator[TensorMapping]:
+    """Map weight and bias of layers {our name: foreign name} that have the same two in the file; the others are prefixes."""
+    for own_name, foreign_name in layers.items():
+        for parameter in ("weight", "bias"):
+            yield TensorMapping(f"{name}{own_name}.{parameter}", (f"{foreign}{foreign_name}.{parameter}",))
 
 
 def check_tensors(mappings: Sequence[TensorMapping], tensors: Tensors, shapes: Mapping[str, Shape], source: str) -> None:

@@ -5,34 +5,16 @@ The files released by DeiT's and DINOv2's authors are read too: timm took over t
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
 from vitrine.core.console import join_names
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing
-from vitrine.formats.base import (
-    CheckpointFormat,
-    ForeignCheckpoint,
-    InferredModel,
-    compute_grid,
-    fold_class_positions,
-    positions_to_table,
-    reject_options,
-    rename,
-    require_transformer,
-    resolve_grid,
-    resolve_num_heads,
-    resolve_preprocessing,
-    resolve_unseen_grid,
-    resolve_vit,
-)
-from vitrine.formats.bit import require_bit
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table, rename
 from vitrine.formats.tensor_files import Tensors
-from vitrine.formats.tensor_mapping import TensorMapping, map_layer
-from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitrine.formats.tensor_mapping import TensorMapping, map_layers
+from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig, resnet_grid
 from vitrine.models.model import Model
 from vitrine.models.patches import compute_stride
 
@@ -48,9 +30,8 @@ IGNORED_ARGUMENTS = {
     *("no_embed_class", "fc_norm", "qkv_bias", "drop_rate", "drop_path_rate", "proj_drop_rate", "pos_drop_rate"),
     *("attn_drop_rate", "patch_drop_rate", "weight_init", "dynamic_img_size", "layers", "width_factor"),
 }
-TANH_ARCHITECTURES = re.compile(
-    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip|vit_large_patch16_siglip_(gap_)?512"
-)
+DINOV2_NAMES = [(r"^register_tokens$", "reg_token"), (r"\.mlp\.w12\.", ".mlp.fc1."), (r"\.mlp\.w3\.", ".mlp.fc2.")]
+TANH_ARCHITECTURES = re.compile(r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip_(gap_)?512)")
 
 
 class Timm(CheckpointFormat):
@@ -65,53 +46,41 @@ class Timm(CheckpointFormat):
         return PATCHES in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= names
 
     def normalise_names(self, tensors: Tensors) -> Tensors:
-        """Rename the tensors of DINOv2's own files; drop its mask token."""
-        # DINOv2's own names. Its mask token is used in pre-training only.
+        """Rename the tensors of DINOv2's own files; drop its mask token, which is used in pre-training only."""
         kept = {name: tensor for name, tensor in tensors.items() if name != "mask_token"}
-        return rename(
-            kept, [(r"^register_tokens$", "reg_token"), (r"\.mlp\.w12\.", ".mlp.fc1."), (r"\.mlp\.w3\.", ".mlp.fc2.")]
-        )
+        return rename(kept, DINOV2_NAMES)
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
         """Infer a ViT, hybrid or BiT ResNet from its tensors and config.json."""
         stated = read_timm_config(foreign)
         if PATCHES in foreign.tensors:
-            config = resolve_vit(foreign, self, infer_vit(foreign, stated), gelu=stated.gelu)
+            config = self.resolve_vit(foreign, infer_vit(foreign, stated), gelu=stated.gelu)
         else:
             config = infer_resnet(foreign, stated)
         if stated.preprocessing is not None and foreign.overrides.preprocess is None:
             return InferredModel(config, parse_preprocessing(stated.preprocessing, config))
         default = build_imagenet_preprocessing(config.image_size, config.num_channels)
-        return InferredModel(config, resolve_preprocessing(foreign, default))
+        return InferredModel(config, foreign.resolve_preprocessing(default))
 
-    def to_storable(self, model: Model[Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table; class positions are folded into the tokens if there are registers."""
         if isinstance(model.config, ResNetConfig):
             if not model.config.stages:
                 raise self.unsupported("a ResNet without stages")
-            return require_bit(self, model.config), dict(model.state_dict())
-        config = require_transformer(self, model.config, hybrid=True)
-        reject_options(self, config, "hidden_head")
+            return self.require_bit(model)
+        config = self.require_transformer(model.config, "hidden_head", hybrid=True)
         if config.pool == "map" and config.num_prefix_tokens > 0:
             raise self.unsupported("pool='map' with prefix tokens, which timm's pooling would read too")
         if config.pool == "mean" and config.has_class_token and not config.norm_after_pool:
             raise self.unsupported("a class token with pool='mean' and a norm before the pool")
-        stored = positions_to_table(model)
         # timm stores positions for all prefix tokens or for none, and registers have none.
-        return fold_class_positions(*stored) if config.num_registers > 0 else stored
+        return positions_to_table(model, "fold" if config.num_registers > 0 else "keep")
 
-    def tensor_mappings(self, config: ModelConfig) -> Sequence[TensorMapping]:
-        """Return where each tensor of a ViT, hybrid or BiT ResNet lies."""
-        if isinstance(config, ResNetConfig):
-            return list(map_resnet(config, "", ""))
-        assert isinstance(config, ViTConfig)
-        return list(map_vit(config))
+    def tensor_mappings(self, config: ViTConfig | ResNetConfig) -> Iterator[TensorMapping]:
+        return map_resnet(config, "", "") if isinstance(config, ResNetConfig) else map_vit(config)
 
 
 TIMM = Timm()
-
-
-# config.json of timm's folders on the hub.
 
 
 @dataclass(frozen=True)
@@ -186,35 +155,32 @@ def parse_preprocessing(pretrained: dict[str, Any], config: ModelConfig) -> Prep
     )
 
 
-# The model from its tensors.
-
-
 def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
     """Infer the config of a ViT or hybrid from its tensors and config.json."""
     width, channels, p, _ = foreign.shape(PATCHES, 4)
-    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in foreign.tensors)
-    stem: dict[str, Any] = infer_stem(foreign) if is_hybrid else {"num_channels": channels}
-    sizes = infer_sizes(foreign, width, p, stated) | infer_tokens(foreign, stated)
-    image_size, positions = infer_positions(foreign, p, stem.get("stem_stages"), stated)
-    kind = HybridConfig if is_hybrid else ViTConfig
-    return kind(**sizes, **stem, **positions, image_size=image_size)
-
-
-def infer_sizes(foreign: ForeignCheckpoint, width: int, patch_size: int, stated: TimmConfig) -> dict[str, Any]:
-    """Infer the config fields of the transformer's sizes, MLP, head and layer scale."""
-    depth = foreign.count(r"blocks\.(\d+)\.")
     num_hidden, _ = foreign.shape("blocks.0.mlp.fc1.weight", 2)
     _, mlp_dim = foreign.shape("blocks.0.mlp.fc2.weight", 2)
-    return {
+    values: dict[str, Any] = {
         "width": width,
-        "depth": depth,
-        "num_heads": resolve_num_heads(foreign, width, mlp_dim, stated.num_heads),
+        "depth": foreign.count(r"blocks\.(\d+)\."),
+        "num_heads": foreign.resolve_num_heads(width, mlp_dim, stated.num_heads),
         "mlp_dim": mlp_dim,
-        "patch_size": patch_size,
+        "patch_size": p,
+        "num_channels": channels,
         "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",
         "num_classes": foreign.shape("head.weight", 2)[0] if "head.weight" in foreign.tensors else 0,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in foreign.tensors else None,
+        **infer_tokens(foreign, stated),
     }
+    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in foreign.tensors)
+    if is_hybrid:
+        # The epsilons stay those of the released code, with which the known hybrids were trained; timm's are a little larger.
+        root = f"{BACKBONE}.stem" if f"{BACKBONE}.stem.conv.weight" in foreign.tensors else BACKBONE
+        root_dim, channels, *_ = foreign.shape(f"{root}.conv.weight", 4)
+        stages = infer_stages(foreign, f"{BACKBONE}.")
+        values |= {"num_channels": channels, "stem_stages": stages, "stem_width_factor": root_dim / 64}
+    kind = HybridConfig if is_hybrid else ViTConfig
+    return kind(**values, **infer_positions(foreign, p, values.get("stem_stages"), stated))
 
 
 def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, Any]:
@@ -236,30 +202,21 @@ def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, An
 
 def infer_positions(
     foreign: ForeignCheckpoint, patch_size: int, stem_stages: tuple[int, ...] | None, stated: TimmConfig
-) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Infer the image size, and the config fields of position embeddings."""
+) -> dict[str, Any]:
+    """Infer the config fields of image size and position embeddings; `stem_stages` is None without a ResNet stem."""
     num_readout = sum(name in foreign.tensors for name in ("cls_token", "dist_token"))
-    stride = compute_stride(patch_size, stem_stages)
-    stated_grid = None if stated.image_size is None else compute_grid(stated.image_size, patch_size, stem_stages)
+    stride, stated_grid = compute_stride(patch_size, stem_stages), None
+    if stated.image_size is not None:
+        size = stated.image_size if stem_stages is None else resnet_grid(stated.image_size, len(stem_stages))
+        stated_grid = size[0] // patch_size, size[1] // patch_size
     if "pos_embed" not in foreign.tensors:
-        grid, options = resolve_unseen_grid(foreign, stride, stated_grid), {"position": "none"}
+        grid, options = foreign.resolve_unseen_grid(stride, stated_grid), {"position": "none"}
     else:
         class_rows = (num_readout, 0) if num_readout > 0 else (0,)
-        grid, num_rows = resolve_grid(foreign, foreign.shape("pos_embed", 3)[1], class_rows, stated_grid)
+        grid, num_rows = foreign.resolve_grid(foreign.shape("pos_embed", 3)[1], class_rows, stated_grid)
         options = {"class_position": None if num_rows == num_readout else False}
-    if stated.image_size is not None and grid == stated_grid:
-        return stated.image_size, options
-    return (grid[0] * stride, grid[1] * stride), options
-
-
-def infer_stem(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """Infer the config fields of a hybrid's ResNet stem.
-
-    The epsilons stay those of the released code, with which the known hybrids were trained; timm's are a little larger.
-    """
-    root = f"{BACKBONE}.stem" if f"{BACKBONE}.stem.conv.weight" in foreign.tensors else BACKBONE
-    root_dim, channels, *_ = foreign.shape(f"{root}.conv.weight", 4)
-    return {"stem_stages": infer_stages(foreign, f"{BACKBONE}."), "stem_width_factor": root_dim / 64, "num_channels": channels}
+    is_stated = stated.image_size is not None and grid == stated_grid
+    return {**options, "image_size": stated.image_size if is_stated else (grid[0] * stride, grid[1] * stride)}
 
 
 def infer_resnet(foreign: ForeignCheckpoint, stated: TimmConfig) -> ResNetConfig:
@@ -282,9 +239,6 @@ def infer_stages(foreign: ForeignCheckpoint, prefix: str, units: str = "blocks")
     return tuple(foreign.count(rf"{prefix}stages\.{stage}\.{units}\.(\d+)\.") for stage in range(num_stages))
 
 
-# Where each tensor lies.
-
-
 def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
     """Map all tensors of a ViT or hybrid."""
     d, p = config.width, config.patch_size
@@ -299,43 +253,23 @@ def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
     if config.num_registers > 0:
         yield TensorMapping("registers", ("reg_token",), shape=(1, config.num_registers, d))
     if config.position == "learned-1d":
-        yield TensorMapping("positions.0.table", ("pos_embed",), shape=(1, config.num_position_rows + config.num_patches, d))
-    for index in range(config.depth):
-        yield from map_block(f"blocks.{index}", config)
-    yield from map_layer("norm", "fc_norm" if config.norm_after_pool else "norm")
+        yield TensorMapping("positions.0.table", ("pos_embed",), shape=(1, config.num_positions, d))
+    hidden = "mlp.gate_hidden" if config.mlp == "swiglu" else "mlp.hidden"
+    for block in (f"blocks.{index}." for index in range(config.depth)):
+        layers = {"norm_attention": "norm1", "attention.qkv": "attn.qkv", "attention.out": "attn.proj", "norm_mlp": "norm2"}
+        yield from map_layers({**layers, hidden: "mlp.fc1", "mlp.out": "mlp.fc2"}, block, block)
+        if config.layer_scale is not None:
+            yield TensorMapping(f"{block}branch_attention.scale", (f"{block}ls1.gamma",))
+            yield TensorMapping(f"{block}branch_mlp.scale", (f"{block}ls2.gamma",))
+    yield from map_layers({"norm": "fc_norm" if config.norm_after_pool else "norm"})
     if config.pool == "map":
-        yield from map_attention_pool(config)
+        yield TensorMapping("attention_pool.attention.probe", ("attn_pool.latent",), shape=(1, 1, d))
+        layers = {"attention.query": "q", "attention.key_value": "kv", "attention.out": "proj", "norm": "norm"}
+        yield from map_layers({**layers, hidden: "mlp.fc1", "mlp.out": "mlp.fc2"}, "attention_pool.", "attn_pool.")
     if config.hidden_head:
-        yield from map_layer("hidden_head.dense", "pre_logits.fc")
+        yield from map_layers({"hidden_head.dense": "pre_logits.fc"})
     if config.num_classes > 0:
-        yield from map_layer("head", "head")
-        if config.distillation_token:
-            yield from map_layer("head_distillation", "head_dist")
-
-
-def map_block(block: str, config: ViTConfig) -> Iterator[TensorMapping]:
-    """Map the tensors of one encoder block, which has the same name on both sides."""
-    yield from map_layer(f"{block}.norm_attention", f"{block}.norm1")
-    yield from map_layer(f"{block}.attention.qkv", f"{block}.attn.qkv")
-    yield from map_layer(f"{block}.attention.out", f"{block}.attn.proj")
-    yield from map_layer(f"{block}.norm_mlp", f"{block}.norm2")
-    yield from map_layer(f"{block}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{block}.mlp.hidden", f"{block}.mlp.fc1")
-    yield from map_layer(f"{block}.mlp.out", f"{block}.mlp.fc2")
-    if config.layer_scale is not None:
-        yield TensorMapping(f"{block}.branch_attention.scale", (f"{block}.ls1.gamma",))
-        yield TensorMapping(f"{block}.branch_mlp.scale", (f"{block}.ls2.gamma",))
-
-
-def map_attention_pool(config: ViTConfig) -> Iterator[TensorMapping]:
-    """Map the attention pooling of pool="map"."""
-    name, foreign = "attention_pool", "attn_pool"
-    yield TensorMapping(f"{name}.attention.probe", (f"{foreign}.latent",), shape=(1, 1, config.width))
-    yield from map_layer(f"{name}.attention.query", f"{foreign}.q")
-    yield from map_layer(f"{name}.attention.key_value", f"{foreign}.kv")
-    yield from map_layer(f"{name}.attention.out", f"{foreign}.proj")
-    yield from map_layer(f"{name}.norm", f"{foreign}.norm")
-    yield from map_layer(f"{name}.mlp.gate_hidden" if config.mlp == "swiglu" else f"{name}.mlp.hidden", f"{foreign}.mlp.fc1")
-    yield from map_layer(f"{name}.mlp.out", f"{foreign}.mlp.fc2")
+        yield from map_layers({"head": "head"} | ({"head_distillation": "head_dist"} if config.distillation_token else {}))
 
 
 def map_resnet(config: ResNetConfig, prefix: str, foreign_prefix: str) -> Iterator[TensorMapping]:
@@ -344,18 +278,18 @@ def map_resnet(config: ResNetConfig, prefix: str, foreign_prefix: str) -> Iterat
     root = f"{foreign_prefix}stem." if config.stages else foreign_prefix  # timm does not wrap a root without stages
     yield TensorMapping(f"{prefix}root.conv.weight", (f"{root}conv.weight",))
     if is_stem:
-        yield from map_layer(f"{prefix}root.norm", f"{root}norm")
+        yield from map_layers({"root.norm": "norm"}, prefix, root)
     for stage, unit, has_projection in config.units():
         name, foreign = f"{prefix}blocks.{stage}.{unit}", f"{foreign_prefix}stages.{stage}.blocks.{unit}"
         for number in (1, 2, 3):
             yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}.conv{number}.weight",))
-            yield from map_layer(f"{name}.norm{number}", f"{foreign}.norm{number}")
+            yield from map_layers({f"{name}.norm{number}": f"{foreign}.norm{number}"})
         if has_projection:
             yield TensorMapping(f"{name}.projection.weight", (f"{foreign}.downsample.conv.weight",))
             if is_stem:
-                yield from map_layer(f"{name}.norm_projection", f"{foreign}.downsample.norm")
+                yield from map_layers({f"{name}.norm_projection": f"{foreign}.downsample.norm"})
     if not is_stem:
-        yield from map_layer(f"{prefix}norm", f"{foreign_prefix}norm")
+        yield from map_layers({"norm": "norm"}, prefix, foreign_prefix)
     if config.num_classes > 0:
         shape = (config.num_classes, config.feature_dim, 1, 1)
         yield TensorMapping(f"{prefix}head.weight", (f"{foreign_prefix}head.fc.weight",), shape=shape)

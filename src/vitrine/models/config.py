@@ -36,10 +36,7 @@ POSITION_INSERTIONS: dict[Position, tuple[PositionInsertion, ...]] = {
 }
 
 # GroupNorm's and weight standardisation's epsilons in the released code of each style.
-RELEASED_EPSILONS: dict[ResNetStyle, tuple[float, float]] = {
-    "pre-activation": (1e-5, 1e-10),
-    "post-activation": (1e-6, 1e-5),
-}
+RELEASED_EPSILONS = {"pre-activation": (1e-5, 1e-10), "post-activation": (1e-6, 1e-5)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +129,8 @@ class ViTConfig(ModelConfig):
         if self.layer_scale is not None:
             require_at_least(self, 0, "layer_scale")
         if self.width % self.num_heads != 0:
-            raise ValueError(
-                f"width={self.width} must be divisible by num_heads={self.num_heads}: "
-                f"take num_heads={' or '.join(nearest_divisors(self.width, self.num_heads))}."
-            )
+            near = " or ".join(nearest_divisors(self.width, self.num_heads))
+            raise ValueError(f"width={self.width} must be divisible by num_heads={self.num_heads}: take num_heads={near}.")
         self._check_grid()
         self._check_pool()
         self._check_readout()
@@ -144,10 +139,8 @@ class ViTConfig(ModelConfig):
     def _check_grid(self) -> None:
         """Raise a ValueError if the image does not hold a patch."""
         if min(self.grid) < 1:
-            raise ValueError(
-                f"image_size={self.image_size} must hold at least one patch of {self.patch_size} x {self.patch_size} pixels: "
-                "take larger images or a smaller patch_size."
-            )
+            patch = f"a patch of {self.patch_size} x {self.patch_size} pixels"
+            raise ValueError(f"image_size={self.image_size} must hold {patch}: take larger images or a smaller patch_size.")
 
     def _check_pool(self) -> None:
         """Raise a ValueError if pool, tokens and heads do not go together."""
@@ -169,10 +162,8 @@ class ViTConfig(ModelConfig):
             return
         is_ascending = isinstance(layers, tuple) and all(map(is_whole, layers)) and sorted(set(layers)) == list(layers)
         if not is_ascending or layers[0] < 0 or layers[-1] != self.depth - 1:
-            raise ValueError(
-                f"readout_layers={layers!r} must be ascending block numbers from 0 that end with the last block, "
-                f"{self.depth - 1}: later blocks would be computed without being read."
-            )
+            expected = f"ascending block numbers from 0 that end with the last block, {self.depth - 1}"
+            raise ValueError(f"readout_layers={layers!r} must be {expected}: later blocks would not be read.")
         if self.pool == "map" or self.hidden_head or self.distillation_token:
             raise ValueError("readout_layers cannot be combined with pool='map', hidden_head or distillation_token.")
         if "class" in self.readout_parts and not self.has_class_token:
@@ -182,13 +173,12 @@ class ViTConfig(ModelConfig):
         """Raise a ValueError if the kind of position does not go with its insertion, the class token or the width."""
         allowed = POSITION_INSERTIONS[self.position]
         if self.position_insertion not in allowed:
-            raise ValueError(
-                f"position={self.position!r} cannot be inserted {self.position_insertion!r}; it can be: {', '.join(allowed)}."
-            )
+            expected = f"position={self.position!r} can be inserted: {', '.join(allowed)}"
+            raise ValueError(f"{expected}; not {self.position_insertion!r}.")
         if self.class_position and not self._position_has_class_row:
+            found = f"position={self.position!r} with class_token={self.has_class_token}"
             raise ValueError(
-                f"class_position needs a class token and learned or relative positions, not position={self.position!r} "
-                f"with class_token={self.has_class_token}: leave class_position out."
+                f"class_position needs a class token and learned or relative positions, not {found}: leave it out."
             )
         divisor = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
         if self.width % divisor != 0:
@@ -220,6 +210,11 @@ class ViTConfig(ModelConfig):
         """Number of class and distillation tokens that have a position."""
         wanted = self._position_has_class_row if self.class_position is None else self.class_position
         return self.num_readout_tokens if wanted else 0
+
+    @property
+    def num_positions(self) -> int:
+        """Number of tokens that have a position: rows of a learned table."""
+        return self.num_position_rows + self.num_patches
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -271,8 +266,7 @@ class AxialConfig(ViTConfig):
         super().__post_init__()
         if self.num_prefix_tokens > 0:
             raise ValueError(
-                "Axial models cannot have a class token, distillation token or registers, which are in no row or column: "
-                "take pool='mean' or 'map' without them."
+                "Axial models cannot have class, distillation or register tokens: take pool='mean' or 'map' without."
             )
         if self.position == "relative":
             raise ValueError("Axial models cannot use position='relative'; take learned-1d, learned-2d, sincos-2d or none.")
@@ -333,15 +327,12 @@ class ResNetConfig(ModelConfig):
     def epsilons(self) -> tuple[float, float]:
         """Epsilons of the norms and of the standardised convolutions, None replaced by the released value."""
         norm_eps, standardise_eps = RELEASED_EPSILONS[self.style]
-        return (
-            norm_eps if self.norm_eps is None else self.norm_eps,
-            standardise_eps if self.standardise_eps is None else self.standardise_eps,
-        )
+        return self.norm_eps or norm_eps, self.standardise_eps or standardise_eps  # neither can be 0
 
     @property
     def root_grid(self) -> tuple[int, int]:
         """Size of the feature map after the root's convolution and pool, both of stride 2."""
-        return halve_repeatedly(self.image_size, 2)
+        return halve(self.image_size, 2)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -405,20 +396,16 @@ def as_image_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
     return (image_size, image_size) if isinstance(image_size, int) else image_size
 
 
-def halve(size: int) -> int:
-    """Return the output size of a convolution or pool of stride 2, padded as in either ResNet style."""
-    return (size + 1) // 2
-
-
-def halve_repeatedly(size: tuple[int, int], times: int) -> tuple[int, int]:
+def halve(size: tuple[int, int], times: int = 1) -> tuple[int, int]:
+    """Return the output size of convolutions or pools of stride 2, padded as in either ResNet style."""
     for _ in range(times):
-        size = halve(size[0]), halve(size[1])
+        size = (size[0] + 1) // 2, (size[1] + 1) // 2
     return size
 
 
 def resnet_grid(image_size: tuple[int, int], num_stages: int) -> tuple[int, int]:
     """Return the size of the last feature map: the root halves twice, and each stage after the first once."""
-    return halve_repeatedly(image_size, 2 + max(0, num_stages - 1))
+    return halve(image_size, 2 + max(0, num_stages - 1))
 
 
 def needs_projection(in_dim: int, mid_dim: int, stride: int) -> bool:

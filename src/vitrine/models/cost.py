@@ -13,17 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from vitrine.models.config import (
-    AxialConfig,
-    HybridConfig,
-    ModelConfig,
-    ResNetConfig,
-    ViTConfig,
-    as_image_size,
-    halve,
-    halve_repeatedly,
-    needs_projection,
-)
+from vitrine.models.config import AxialConfig, HybridConfig, ModelConfig, ResNetConfig, ViTConfig, halve, needs_projection
 from vitrine.models.registry import MODELS, resolve_config
 
 BYTES_PER_NUMBER = 4
@@ -31,6 +21,8 @@ BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS_PER_PARAMETER = 4
 # Backpropagation costs twice the forward pass, and a multiply-accumulate is two operations, as in table 6 of the paper.
 FLOPS_PER_TRAINED_MAC = 6
+# Fields of `Part` that add up; of the others the largest remains.
+SUMMED = ("parameters", "macs", "saved", "saved_weights")
 
 Grid = tuple[int, int]
 
@@ -58,7 +50,7 @@ class Cost:
         return FLOPS_PER_TRAINED_MAC * self.macs * num_images * num_epochs / 1e18
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelInfo:
     """A model and its cost, as `list_models` returns it."""
 
@@ -95,17 +87,10 @@ def list_models(
         raise ValueError(f"images={images:g} must be at least 0 and epochs={epochs:g} above 0.")
     if images == 0 and epochs != 1:
         raise ValueError(f"epochs={epochs:g} needs the number of training images: give images too, e.g. 1.28e6.")
-    size = as_image_size(image_size)
     return [
-        ModelInfo(
-            name=name,
-            image_size=size,
-            num_classes=num_classes,
-            images=images,
-            epochs=epochs,
-            cost=compute_cost(name, size, num_classes=num_classes),
-        )
+        ModelInfo(name, config.image_size, num_classes, images, epochs, compute_cost(config))
         for name in names or MODELS
+        for config in [resolve_config(name, image_size=image_size, num_classes=num_classes)]
     ]
 
 
@@ -144,23 +129,11 @@ class Part:
     """Numbers held at the peak whatever the batch size: the largest kernel while it is standardised."""
 
     def __add__(self, other: "Part") -> "Part":
-        return Part(
-            parameters=self.parameters + other.parameters,
-            macs=self.macs + other.macs,
-            saved=self.saved + other.saved,
-            saved_weights=self.saved_weights + other.saved_weights,
-            peak=max(self.peak, other.peak),
-            peak_weights=max(self.peak_weights, other.peak_weights),
-        )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in SUMMED}
+        return Part(**sums, peak=max(self.peak, other.peak), peak_weights=max(self.peak_weights, other.peak_weights))
 
     def __mul__(self, count: int) -> "Part":
-        return replace(
-            self,
-            parameters=count * self.parameters,
-            macs=count * self.macs,
-            saved=count * self.saved,
-            saved_weights=count * self.saved_weights,
-        )
+        return replace(self, **{name: count * getattr(self, name) for name in SUMMED})
 
 
 def count_vit(config: ViTConfig) -> Part:
@@ -171,25 +144,19 @@ def count_vit(config: ViTConfig) -> Part:
 
 def count_embedding(config: ViTConfig) -> Part:
     """Count patch embedding, prefix tokens and positions."""
-    patches = config.num_patches
-    positions = count_position_parameters(config)
+    patches, (rows, columns) = config.num_patches, config.grid
+    # Relative positions belong to the attention.
+    table = {
+        "learned-1d": config.num_positions * config.width,
+        "learned-2d": config.num_position_rows * config.width + (rows + columns) * config.width // 2,
+    }.get(config.position, 0)
+    positions = table * (config.depth if config.position_insertion == "every-layer" else 1)
     return Part(
         parameters=(config.patch_dim + 1 + config.num_prefix_tokens) * config.width + positions,
         macs=patches * config.patch_dim * config.width,
         saved=patches * config.patch_dim,
         peak=patches * (config.patch_dim + config.width),
     )
-
-
-def count_position_parameters(config: ViTConfig) -> int:
-    """Count the parameters of positions added to the tokens; relative ones belong to the attention."""
-    rows, columns = config.grid
-    tables = config.depth if config.position_insertion == "every-layer" else 1
-    if config.position == "learned-1d":
-        return tables * (config.num_position_rows + config.num_patches) * config.width
-    if config.position == "learned-2d":
-        return tables * (config.num_position_rows * config.width + (rows + columns) * config.width // 2)
-    return 0
 
 
 def count_blocks(config: ViTConfig) -> Part:
@@ -234,7 +201,7 @@ def count_mlp(config: ViTConfig, num_tokens: int, held: int) -> Part:
 def count_relative_logits(config: ViTConfig, held: int) -> Part:
     """Count what relative positions add: attention with a bias is not fused, so its maps, quadratic in tokens, are held."""
     t, d, h = config.num_tokens, config.width, config.num_heads
-    embeddings = 2 * (config.num_patches + config.num_position_rows) - 1
+    embeddings = 2 * config.num_positions - 1
     logits = h * t * (embeddings + 1)  # one more, always zero, for pairs without an embedding
     maps = h * t * t
     return Part(
@@ -258,11 +225,7 @@ def count_pool(config: ViTConfig) -> Part:
     norm = Part(parameters=2 * d, saved=normed + 2 * normed // d + (t * d if config.pool == "class" else d))
     if config.pool != "map":
         return norm
-    attention = Part(
-        parameters=d + 4 * (d * d + d),
-        macs=2 * d * d + 2 * n * d * d + 2 * n * d,
-        saved=3 * n * d,
-    )
+    attention = Part(parameters=d + 4 * (d * d + d), macs=2 * d * d + 2 * n * d * d + 2 * n * d, saved=3 * n * d)
     return norm + attention + Part(parameters=2 * d) + count_mlp(config, 1, 0)
 
 
@@ -274,31 +237,31 @@ def count_heads(config: ViTConfig) -> Part:
 
 def count_linear_head(config: ModelConfig) -> Part:
     """Count the linear layer from features to classes."""
-    return Part(
-        parameters=(config.feature_dim + 1) * config.num_classes,
-        macs=config.feature_dim * config.num_classes,
-    )
+    return Part(parameters=(config.feature_dim + 1) * config.num_classes, macs=config.feature_dim * config.num_classes)
 
 
 def count_resnet(config: ResNetConfig) -> Part:
     """Count a ResNet, which is a model by itself and the stem of a hybrid."""
     root_output = config.root_dim * cells(config.root_grid)
-    count_unit = count_pre_activation_unit if config.style == "pre-activation" else count_post_activation_unit
     grid, units, unit_inputs, largest = config.root_grid, Part(), 0, 0
     for stage in range(len(config.stages)):
         for in_dim, mid_dim, stride in config.unit_shapes(stage):
-            unit = count_unit(in_dim, mid_dim, grid, stride)
+            unit = count_unit(in_dim, mid_dim, grid, stride, config.style)
             units += replace(unit, peak=root_output + unit.peak)  # `encode` still holds the output of `embed`
             unit_inputs, largest = unit_inputs + in_dim * cells(grid), max(largest, unit.saved)
-            grid = strided(grid, stride)
+            grid = halve(grid, stride // 2)
     if config.gradient_checkpointing:
         units = replace(units, saved=unit_inputs + largest, saved_weights=0)
-    return count_root(config) + units + count_last_norm(config) + count_linear_head(config)
+    total = count_root(config) + units + count_linear_head(config)
+    if config.style == "post-activation":
+        return total
+    features = config.feature_dim * cells(config.grid)  # of the norm and ReLU after the last stage, which only BiT has
+    return total + Part(parameters=2 * config.feature_dim, saved=2 * features, peak=root_output + 3 * features)
 
 
 def count_root(config: ResNetConfig) -> Part:
     """Count the first convolution, its norm and the max pool."""
-    grid = strided(config.image_size, 2)
+    grid = halve(config.image_size)
     features, pooled = config.root_dim * cells(grid), config.root_dim * cells(config.root_grid)
     conv = count_conv(config.num_channels, config.root_dim, 7, grid)
     pool_saved = 2 * pooled  # the index of each maximum, in 8 bytes
@@ -315,63 +278,34 @@ def count_root(config: ResNetConfig) -> Part:
     )
 
 
-def count_pre_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
-    """Count a unit of BiT: each norm saves its input, each ReLU its output, which the next convolution needs too."""
-    out_dim, before, after = 4 * mid_dim, cells(grid), cells(strided(grid, stride))
-    projects = needs_projection(in_dim, mid_dim, stride)
+def count_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int, style: str) -> Part:
+    """Count a residual unit of either style.
+
+    BiT: each norm saves its input, each ReLU its output, which the next convolution needs too. A hybrid's stem: the input was
+    saved by the ReLU before; strided convolutions save a padded copy.
+    """
+    out_dim, grid_after = 4 * mid_dim, halve(grid, stride // 2)
+    before, after = cells(grid), cells(grid_after)
     x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
+    projects = needs_projection(in_dim, mid_dim, stride)
     shortcut = out if projects else 0
-    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
-        parameters=2 * (in_dim + 2 * mid_dim),
-        saved=2 * x + 2 * narrow + 2 * narrow_after,
-        peak=max(
-            3 * x,
-            2 * x + shortcut + narrow,
-            x + shortcut + 3 * narrow,
-            x + shortcut + 2 * narrow + narrow_after,
-            x + shortcut + narrow_after + 2 * out,
-        ),
-    )
-
-
-def count_post_activation_unit(in_dim: int, mid_dim: int, grid: Grid, stride: int) -> Part:
-    """Count a unit of a hybrid's stem: its input was saved by the ReLU before; strided convolutions save a padded copy."""
-    out_dim, before, after = 4 * mid_dim, cells(grid), cells(strided(grid, stride))
-    projects = needs_projection(in_dim, mid_dim, stride)
-    x, narrow, narrow_after, out = in_dim * before, mid_dim * before, mid_dim * after, out_dim * after
+    convs = count_conv(in_dim, mid_dim, 1, grid) + count_conv(mid_dim, mid_dim, 3, grid_after)
+    convs += count_conv(mid_dim, out_dim, 1, grid_after)
+    convs += count_conv(in_dim, out_dim, 1, grid_after) if projects else Part()
+    peak = max(x + shortcut + 3 * narrow, x + shortcut + narrow_after + 2 * out)
+    if style == "pre-activation":
+        return convs + Part(
+            parameters=2 * (in_dim + 2 * mid_dim),
+            saved=2 * x + 2 * narrow + 2 * narrow_after,
+            peak=max(peak, 3 * x, 2 * x + shortcut + narrow, x + shortcut + 2 * narrow + narrow_after),
+        )
     padded_cells = same_padded(grid, 3, stride) if stride == 2 else before
     padded = mid_dim * padded_cells if padded_cells > before else 0
-    shortcut = out if projects else 0
-    return count_bottleneck(in_dim, mid_dim, grid, stride, projects) + Part(
+    return convs + Part(
         parameters=2 * (2 * mid_dim + out_dim) + (2 * out_dim if projects else 0),
         saved=2 * narrow + padded + 2 * narrow_after + 2 * out + shortcut,
-        peak=max(
-            x + 2 * shortcut,
-            x + shortcut + 3 * narrow,
-            x + shortcut + narrow + max(padded + narrow_after, 3 * narrow_after),
-            x + shortcut + narrow_after + 2 * out,
-        ),
+        peak=max(peak, x + 2 * shortcut, x + shortcut + narrow + max(padded + narrow_after, 3 * narrow_after)),
     )
-
-
-def count_bottleneck(in_dim: int, mid_dim: int, grid: Grid, stride: int, projects: bool) -> Part:
-    """Count the convolutions of a residual unit."""
-    after = strided(grid, stride)
-    convs = (
-        count_conv(in_dim, mid_dim, 1, grid)
-        + count_conv(mid_dim, mid_dim, 3, after)
-        + count_conv(mid_dim, 4 * mid_dim, 1, after)
-    )
-    return convs + count_conv(in_dim, 4 * mid_dim, 1, after) if projects else convs
-
-
-def count_last_norm(config: ResNetConfig) -> Part:
-    """Count the norm and ReLU after the last stage, which only BiT has."""
-    if config.style == "post-activation":
-        return Part()
-    features = config.feature_dim * cells(config.grid)
-    root_output = config.root_dim * cells(config.root_grid)
-    return Part(parameters=2 * config.feature_dim, saved=2 * features, peak=root_output + 3 * features)
 
 
 def count_conv(in_dim: int, out_dim: int, kernel: int, output_grid: Grid) -> Part:
@@ -386,12 +320,7 @@ def cells(grid: Grid) -> int:
     return grid[0] * grid[1]
 
 
-def strided(grid: Grid, stride: int) -> Grid:
-    """Return the grid after a convolution of stride 1 or 2."""
-    return halve_repeatedly(grid, stride // 2)
-
-
 def same_padded(grid: Grid, kernel: int, stride: int) -> int:
     """Return the number of cells of a feature map after TF's SAME padding."""
-    rows, columns = ((halve(size) - 1) * stride + kernel for size in grid)
+    rows, columns = ((size - 1) * stride + kernel for size in halve(grid))
     return max(rows, grid[0]) * max(columns, grid[1])

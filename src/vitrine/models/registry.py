@@ -38,38 +38,11 @@ RESNET_STAGES: dict[str, tuple[int, ...]] = {
 
 # Names in the paper and its released code. Other patch sizes, widths and depths parse too; for these the counts are known.
 MODELS = (
-    "ViT-Ti/16",
-    "ViT-S/32",
-    "ViT-S/16",
-    "ViT-b/32",
-    "ViT-b/16",
-    "ViT-B/32",
-    "ViT-B/16",
-    "ViT-B/8",
-    "ViT-L/32",
-    "ViT-L/16",
-    "ViT-H/14",
-    "ViT-g/14",
-    "ViT-G/14",
-    "R26x1",
-    "R50x1",
-    "R50x2",
-    "R50x3",
-    "R101x1",
-    "R101x3",
-    "R152x1",
-    "R152x2",
-    "R152x4",
-    "R200x3",
-    "R+ViT-Ti/16",
-    "R26+ViT-S/32",
-    "R26+ViT-B/32",
-    "R50+ViT-B/32",
-    "R50+ViT-B/16",
-    "R50+ViT-L/32",
-    "R50+ViT-L/16",
-    "Axial-ViT-B/32",
-    "Axial-ViT-B/16",
+    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-b/16", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
+    *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+    *("R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3"),
+    *("R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32", "R50+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32", "R50+ViT-L/16"),
+    *("Axial-ViT-B/32", "Axial-ViT-B/16"),
 )
 
 
@@ -178,27 +151,18 @@ def parse_hybrid_name(name: str) -> ParsedName | None:
     match = HYBRID_NAME.fullmatch(name)
     if match is None or match["variant"] not in VARIANTS or match["depth"] not in ("", *RESNET_STAGES):
         return None
-    stem = resolve_stem(match["depth"], int(match["stride"]))
-    if stem is None:
-        return None
-    stages, patch_size = stem
-    width_factor = float(match["factor"] or 1)
-    sizes = VARIANTS[match["variant"]]
-    return HybridConfig, {"stem_stages": stages, "stem_width_factor": width_factor, "patch_size": patch_size, **sizes}
-
-
-def resolve_stem(depth: str, stride: int) -> tuple[tuple[int, ...], int] | None:
-    """Return the stages of a hybrid's ResNet and the size of the patches cut from its feature map."""
-    if depth == "":
+    stride, stages, patch_size = int(match["stride"]), RESNET_STAGES.get(match["depth"], ()), 1
+    if stages == ():
         # The released R+ViT-Ti/16 is a root with patches of 8 x 8 cells. Its comment assumes a root of stride 2, but with the
         # pool it is 4, so "/16" is really /32; the released count, 49 tokens, confirms it.
-        return ((), stride // 2) if stride > 1 and stride % 2 == 0 else None
-    stages = RESNET_STAGES[depth]
-    if stride == 32:
-        return stages, 1
-    if stride == 16:
-        return (*stages[:2], stages[2] + stages[3]), 1  # stage 4's units move into stage 3 (section 4.1)
-    return None
+        patch_size = stride // 2
+    elif stride == 16:
+        stages = (*stages[:2], stages[2] + stages[3])  # stage 4's units move into stage 3 (section 4.1)
+    is_valid = stride in (16, 32) if stages else stride > 1 and stride % 2 == 0
+    if not is_valid:
+        return None
+    values = {"stem_stages": stages, "stem_width_factor": float(match["factor"] or 1), "patch_size": patch_size}
+    return HybridConfig, {**values, **VARIANTS[match["variant"]]}
 
 
 def check_known_fields(config_class: type[ModelConfig], changes: dict[str, Any]) -> None:
@@ -227,10 +191,7 @@ OPTIONAL_FIELDS = ("readout_layers", "readout")
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
     """Return a config as JSON values, with its family as `kind`."""
-    values = asdict(config)
-    for name in OPTIONAL_FIELDS:
-        if not values.get(name):
-            values.pop(name, None)
+    values = {name: value for name, value in asdict(config).items() if value or name not in OPTIONAL_FIELDS}
     return {"kind": find_family(config), **values}
 
 

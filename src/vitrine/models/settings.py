@@ -11,14 +11,7 @@ from vitrine.models.registry import resolve_config
 READOUT_FIELDS = ("readout_layers", "readout")
 # Settings that may change a checkpoint's network too; the rest is fixed by its weights.
 CHECKPOINT_SETTINGS = (
-    "preprocess",
-    "head_bias",
-    "image_size",
-    "gelu",
-    "norm_eps",
-    "dropout_rate",
-    "stochastic_depth_rate",
-    *READOUT_FIELDS,
+    *("preprocess", "head_bias", "image_size", "gelu", "norm_eps", "dropout_rate", "stochastic_depth_rate", *READOUT_FIELDS),
 )
 
 
@@ -81,19 +74,14 @@ class ModelSettings:
     def __post_init__(self) -> None:
         require_field_types(self)
         if (self.name is None) == (self.checkpoint is None):
-            raise ValueError(
-                f"model.name={self.name!r} and model.checkpoint={self.checkpoint!r}: give exactly one, a model name for fresh "
-                "weights or a checkpoint to start from."
-            )
+            raise ValueError(f"model.name={self.name!r}, model.checkpoint={self.checkpoint!r}: give exactly one of the two.")
         if self.checkpoint == "":
             raise ValueError("model.checkpoint='' is empty: give a folder, a file, or hf://org/name.")
         if self.checkpoint is not None:
             fixed = [name for name in self.changes if name not in CHECKPOINT_SETTINGS]
             if fixed:
-                raise ValueError(
-                    f"model.{fixed[0]}={self.changes[fixed[0]]} cannot change the network of model.checkpoint, which its "
-                    "weights fix: leave it out, or give model.name for fresh weights."
-                )
+                change = f"model.{fixed[0]}={self.changes[fixed[0]]}"
+                raise ValueError(f"{change} cannot change model.checkpoint's weights: leave it out, or give model.name.")
         else:
             self.resolve(num_classes=2)
 
