@@ -42,7 +42,7 @@ from PIL import Image
 from safetensors import safe_open
 
 # JSON keys and array names, old -> new. Mirrors RENAMED_KEYS of src/vitrine/run/folder.py, plus keys of --json files.
-RENAMED_KEYS: dict[str, str] = {}
+RENAMED_KEYS: dict[str, str] = {"likeness": "similarity"}
 OLD_KEYS = {new: old for old, new in RENAMED_KEYS.items()}
 
 # Command-line options, old -> new. Cases use the old ones; a commit that rejects them is called with the new ones.

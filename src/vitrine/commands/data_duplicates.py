@@ -76,15 +76,9 @@ def print_duplicates(duplicates: "Duplicates") -> None:
 
 def pairs_to_json(duplicates: "Duplicates") -> list[dict[str, Any]]:
     """Return the pairs for --json."""
-    pairs, (first_source, second_source) = duplicates.pairs, duplicates.sources
+    pairs, (source, test_source) = duplicates.pairs, duplicates.sources
+    rows = zip(pairs.indices.tolist(), pairs.similarity.tolist(), pairs.is_exact.tolist(), strict=True)
     return [
-        {
-            "image": first_source.name(first),
-            "test_image": second_source.name(second),
-            "likeness": similarity,
-            "same_bytes": is_exact,
-        }
-        for (first, second), similarity, is_exact in zip(
-            pairs.indices.tolist(), pairs.similarity.tolist(), pairs.is_exact.tolist(), strict=True
-        )
+        {"image": source.name(index), "test_image": test_source.name(other), "similarity": similarity, "same_bytes": is_exact}
+        for (index, other), similarity, is_exact in rows
     ]
