@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peers import load_module
+from peers import describe_absence, load_module
 from vitrine.core.console import print_table
 from vitrine.formats.config import FormatName
 from vitrine.formats.load import load_model
@@ -140,6 +140,11 @@ def compare_writing(
 @torch.no_grad()
 def main() -> None:
     """Compare all models in both directions and print the differences."""
+    for package in ("timm", "torchvision"):
+        try:
+            load_module(package)
+        except Exception as error:
+            raise SystemExit(f"missing: {package} ({describe_absence(error)}): run `make bench`, which installs it.") from None
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     rows: list[list[str]] = []
