@@ -1,4 +1,4 @@
-"""The first step of every recipe: its own network and resolution, its augmentation, loss and optimizer.
+"""The first training step of every recipe, with its own model, resolution, augmentation, loss and optimizer.
 
 A new head is zero, so the first loss does not depend on the images and has a closed form.
 """
@@ -29,35 +29,35 @@ from vitrine.training.optimizer import build_optimizer, clip_gradients, set_lr
 
 CLASSES = ("ant", "bee", "cat")
 NUM_CLASSES = len(CLASSES)
-LARGEST = 30_000_000  # parameters of a network that is trained here for a step; larger ones go through it without memory
+LARGEST = 30_000_000  # most parameters of a model that is trained here; larger ones are on the meta device
 NUM_PARAMETERS = {name: compute_cost(build().model.resolve(NUM_CLASSES)).num_parameters for name, build in RECIPES.items()}
 SMALL = [name for name, number in NUM_PARAMETERS.items() if number <= LARGEST]
 LARGE = [name for name, number in NUM_PARAMETERS.items() if number > LARGEST]
-# A ResNet takes seconds.
+# A step of a ResNet takes seconds.
 STEPS = [pytest.param(name, marks=pytest.mark.full if name.startswith("jft") else ()) for name in SMALL]
 
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing them takes longer than the step."""
+    """Skip the curves: drawing them takes longer than the step."""
     monkeypatch.setattr(run, "plot_curves", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of noise, all of one size, which those recipes need that hold images in memory."""
+    """Write noise images of three classes, all of one size because some recipes keep images in memory."""
     folder = tmp_path_factory.mktemp("images")
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for label in CLASSES:
         (folder / label).mkdir()
         for index in range(4):
-            Image.fromarray(draw.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / label / f"{index}.png")
+            Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / label / f"{index}.png")
     return folder
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with a hidden layer in its head, as the paper's, to be fine-tuned."""
+    """Save a model with a hidden layer in its head, like the paper's, to be fine-tuned."""
     torch.manual_seed(0)
     model = build_model(
         "ViT-Ti/16", image_size=32, width=8, depth=1, num_heads=1, mlp_dim=8, num_classes=5, hidden_head=True, head_bias=-10.0
@@ -67,8 +67,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def reduce(recipe: Recipe, images: Path) -> Recipe:
-    """One step of two images; whatever else there is to the recipe stays."""
+def shorten(recipe: Recipe, images: Path) -> Recipe:
+    """Change a recipe to one step of two images; everything else stays."""
     return with_changes(
         recipe,
         data={"source": str(images), "held_out": 0.0, "subset": "all"},
@@ -82,7 +82,7 @@ def reduce(recipe: Recipe, images: Path) -> Recipe:
 
 
 def compute_first_loss(recipe: Recipe) -> float:
-    """Of a head of zeros: all classes are equally likely, or each as likely as its bias says; all colours as well."""
+    """Return the first loss of a head of zeros: all classes or colours are equally likely, up to the bias."""
     if recipe.objective == "masked-patches":
         return math.log(512)
     if recipe.supervised.loss == "softmax":
@@ -95,28 +95,28 @@ def take_first_step(recipe: Recipe, out: Path) -> dict[str, float]:
     summary = run.run_recipe(recipe, out, "first step")
     assert (summary.is_finished, summary.steps, summary.images) == (True, 1, 2)
     (record,) = read_records(out / "metrics.jsonl")
-    shutil.rmtree(out)  # some are of hundreds of megabytes
+    shutil.rmtree(out)  # some have hundreds of megabytes
     assert record["step"] == 1
     assert record["rate"] == recipe.optim.learning_rate
     assert 0 < record["grad_norm"] < math.inf
     return record
 
 
-def test_there_are_recipes_of_both_kinds() -> None:
+def test_recipes_are_small_or_large() -> None:
     assert {"digits", "imagenet-vit-s16", "jft-r50x1", "cifar10-hybrid"} <= set(SMALL)
     assert {"jft-vit-h14", "jft-r152x2", "jft-r50-vit-l16"} <= set(LARGE)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_recipe_takes_its_first_step(name: str, images: Path, tmp_path: Path) -> None:
-    recipe = reduce(RECIPES[name](), images)
+def test_first_step_of_a_recipe(name: str, images: Path, tmp_path: Path) -> None:
+    recipe = shorten(RECIPES[name](), images)
     assert take_first_step(recipe, tmp_path / "run")["loss"] == pytest.approx(compute_first_loss(recipe), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", FINETUNE_RECIPES)
 def test_first_step_of_a_fine_tuning_recipe(name: str, checkpoint: Path, images: Path, tmp_path: Path) -> None:
     task = FinetuneTask(str(checkpoint), str(images), num_images=12, num_classes=NUM_CLASSES, measure_area=lambda: 40 * 40)
-    recipe = reduce(FINETUNE_RECIPES[name].build(task), images)
+    recipe = shorten(FINETUNE_RECIPES[name].build(task), images)
     loss = take_first_step(recipe, tmp_path / "run")["loss"]
     if recipe.head_init == "zero":
         assert loss == pytest.approx(math.log(NUM_CLASSES), rel=1e-6)
@@ -125,10 +125,9 @@ def test_first_step_of_a_fine_tuning_recipe(name: str, checkpoint: Path, images:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_recipe_has_a_network_and_an_optimizer(name: str) -> None:
-    """On the meta device, which holds names and shapes and no numbers."""
+def test_large_recipe_builds_model_and_optimizer(name: str) -> None:
     recipe = RECIPES[name]()
-    objective = build_without_memory(recipe)
+    objective = build_on_meta_device(recipe)
     num_parameters = NUM_PARAMETERS[name]
     if recipe.objective == "masked-patches":  # for 3 classes there are 512 colours, and a mask
         num_parameters += (512 - NUM_CLASSES) * (768 + 1) + 768
@@ -140,9 +139,9 @@ def test_a_large_recipe_has_a_network_and_an_optimizer(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
+def test_first_step_of_a_large_recipe_on_the_meta_device(name: str) -> None:
     recipe = RECIPES[name]()
-    objective = build_without_memory(recipe).train()
+    objective = build_on_meta_device(recipe).train()
     optimizer = build_optimizer(objective, recipe.optim)
     image = torch.empty(2, 3, 224, 224, dtype=torch.uint8, device="meta")
     label = torch.empty(2, dtype=torch.int64, device="meta")
@@ -155,7 +154,7 @@ def test_a_large_recipe_takes_its_first_step_without_memory(name: str) -> None:
     optimizer.step()
 
 
-def build_without_memory(recipe: Recipe) -> Objective:
+def build_on_meta_device(recipe: Recipe) -> Objective:
     config = recipe.model.resolve(NUM_CLASSES if recipe.objective == "supervised" else 0)
     start = Checkpoint(build_meta_model(config), build_inception_preprocessing(config.image_size), None, {})
     with torch.device("meta"):

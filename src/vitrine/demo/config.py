@@ -47,5 +47,5 @@ class DemoConfig:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the data is the built-in digits, which fit into memory and must not be mirrored."""
+        """Return whether the data is the built-in digits, which fit into memory and must not be mirrored."""
         return self.data == DIGITS

@@ -88,7 +88,7 @@ class Plan:
     train: Source
     test: Source
     has_test: bool
-    """Whether the test images are a split, and not held out of the training images."""
+    """True if the test images are a split, and not held out of the training images."""
 
     @property
     def minutes(self) -> float:

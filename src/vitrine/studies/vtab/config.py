@@ -7,7 +7,7 @@ from vitrine.core.config_checks import require_at_least, require_counts, require
 
 @dataclass(frozen=True, kw_only=True)
 class VtabConfig:
-    """Which tasks of VTAB are run, how often, and whether learning rate and length are chosen first."""
+    """Settings of `vtab`: the tasks, the seeds, and the choices of a sweep."""
 
     tasks: tuple[str, ...] = ()
     """Names of tasks to run, e.g. pets flowers102 (default: all that are found)."""

@@ -46,7 +46,7 @@ class FoundTasks:
     """Result of `find_tasks`."""
 
     tasks: tuple[FoundTask, ...]
-    """In the order of TASKS, then generated ones and others."""
+    """Tasks in the order of TASKS, then generated ones and others."""
     missing: tuple[str, ...]
     """Requested tasks of the benchmark that were not found."""
 

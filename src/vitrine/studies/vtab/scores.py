@@ -54,7 +54,7 @@ class Score:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tasks of the group were run."""
+        """Return whether all tasks of the group were run."""
         return self.num_tasks == self.num_all
 
 
