@@ -121,9 +121,7 @@ def test_mistakes_cost_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_packed_set_that_was_cut_short_is_not_packed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     packed = make_packed(tmp_path)
     (packed / "images.bin").write_bytes(b"short")
-    assert "truncated" in fail(
-        capsys, packed, tmp_path / "out", "--size", "4"
-    )
+    assert "5 bytes" in fail(capsys, packed, tmp_path / "out", "--size", "4")
 
 
 def test_changes_of_the_data_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,24 +133,11 @@ def write_results(check: "DataCheck", data: str, page: Path | None, leave_out: P
 
 def check_to_json(check: "DataCheck", data: str) -> dict[str, Any]:
     """Return splits and issues for --json."""
-    findings = [
-        {
-            "kind": issue.kind,
-            "is_wrong": issue.is_error,
-            "detail": issue.detail,
-            "images": [
-                {"name": check.name(image), "split": image.split, "classes": check.classes(image)} for image in issue.images
-            ],
-        }
-        for issue in check.issues
-    ]
-    counts = check.count_classes()
-    splits = [
-        {
-            "split": split,
-            "num_images": len(source),
-            "classes": dict(zip(source.class_names, counts[split].tolist(), strict=True)),
-        }
-        for split, source in check.sources.items()
-    ]
+    findings, splits = [], []
+    for issue in check.issues:
+        images = [{"name": check.name(image), "split": image.split, "classes": check.classes(image)} for image in issue.images]
+        findings.append({"kind": issue.kind, "is_wrong": issue.is_error, "detail": issue.detail, "images": images})
+    for split, counts in check.count_classes().items():
+        classes = dict(zip(check.sources[split].class_names, counts.tolist(), strict=True))
+        splits.append({"split": split, "num_images": len(check.sources[split]), "classes": classes})
     return {"data": data, "is_clean": check.is_clean, "splits": splits, "findings": findings}

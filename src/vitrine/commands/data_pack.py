@@ -1,16 +1,13 @@
 """`vitrine data pack`: decode a dataset once, so that training reads pixels."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from vitrine.core.console import format_bytes, print_table
-from vitrine.core.files import check_parent_folder, write_json
+from vitrine.core.files import check_output_files, check_parent_folder, write_json
 from vitrine.data.config import BadImages
-
-if TYPE_CHECKING:
-    from vitrine.data.pack import PackedSplit
 
 
 def data_pack(
@@ -39,32 +36,18 @@ def data_pack(
     """
     if not overwrite and (out.exists() or out.is_symlink()):
         raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
-    for path in (out, *([] if json is None else [json])):
-        check_parent_folder(path)
-    if json is not None and json.is_dir():
-        raise IsADirectoryError(f"--json {json} is a folder: give the name of a file in it.")
+    check_parent_folder(out)
+    check_output_files(json)
 
     from vitrine.data.pack import pack_data
 
     packed = pack_data(data, out, size, splits=splits, num_channels=channels, bad_images=bad_images, show_progress=True)
-    print_table(("split", "images", "skipped", "size", "images per second"), map(format_packed_split, packed))
+    rows, figures = [], []
+    for part in packed:
+        num_images, speed = len(part.sizes), f"{len(part.sizes) / part.seconds:,.0f}"
+        rows.append((part.split or "all", f"{num_images:,}", str(part.num_skipped), format_bytes(part.num_bytes), speed))
+        counts = {"num_images": num_images, "num_skipped": part.num_skipped, "num_bytes": part.num_bytes}
+        figures.append({"split": part.split, **counts, "seconds": part.seconds})
+    print_table(("split", "images", "skipped", "size", "images per second"), rows)
     if json is not None:
-        write_json(json, {"data": data, "out": str(out), "size": size, "splits": [pack_to_json(part) for part in packed]})
-
-
-def format_packed_split(part: "PackedSplit") -> list[str]:
-    """Return the table row of one split."""
-    num_images = len(part.sizes)
-    speed = f"{num_images / part.seconds:,.0f}"
-    return [part.split or "all", f"{num_images:,}", str(part.num_skipped), format_bytes(part.num_bytes), speed]
-
-
-def pack_to_json(part: "PackedSplit") -> dict[str, Any]:
-    """Return the figures of one split for --json."""
-    return {
-        "split": part.split,
-        "num_images": len(part.sizes),
-        "num_skipped": part.num_skipped,
-        "num_bytes": part.num_bytes,
-        "seconds": part.seconds,
-    }
+        write_json(json, {"data": data, "out": str(out), "size": size, "splits": figures})

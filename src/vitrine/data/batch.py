@@ -40,13 +40,9 @@ class Batch:
 
     def slice(self, start: int, end: int) -> "Batch":
         """Return samples start to end (exclusive) as a batch."""
-        return replace(
-            self,
-            image=self.image[start:end],
-            target=self.target[start:end],
-            index=self.index[start:end],
-            views=tuple(view[start:end] for view in self.views),
-        )
+        parts = (self.image, self.target, self.index, *self.views)
+        image, target, index, *views = (tensor[start:end] for tensor in parts)
+        return replace(self, image=image, target=target, index=index, views=tuple(views))
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy images, views and targets to a device without waiting for the copy; `index` stays on the CPU."""

@@ -72,8 +72,7 @@ class Subset:
         amount = parse_amount(number)
         if amount is None or (slash and unit != "class"):
             raise ValueError(
-                f"subset={text!r} must be all, a fraction, e.g. 10% or 0.1, or a number of images, e.g. 500; append /class to "
-                "take that many of each class."
+                f"subset={text!r} must be e.g. all, 10%, 0.1, 500 (images), or 10%/class or 5/class for each class."
             )
         return cls(amount, bool(slash))
 

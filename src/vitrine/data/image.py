@@ -136,9 +136,7 @@ def require_byte_range(image: Image.Image, name: str) -> None:
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and 1 < high <= 255) and (low, high) != (0, 0):
-        raise BadImage(
-            f"{name} has floating-point pixels from {low:g} to {high:g}; expected the range 0 to 255: save it with 8 bits."
-        )
+        raise BadImage(f"{name} has floating-point pixels from {low:g} to {high:g}; expected 0 to 255: save it with 8 bits.")
 
 
 def too_large_message(name: str, size: str) -> str:
@@ -148,7 +146,9 @@ def too_large_message(name: str, size: str) -> str:
 @contextmanager
 def pillow_errors_as_bad_image(name: str) -> Iterator[None]:
     """Turn whatever Pillow raises into a BadImage that names the file, and silence Pillow's warnings."""
-    silence_pillow()
+    # Not by `warnings.catch_warnings` around each image: it is not thread-safe, and makes Python forget what it has shown.
+    if not any(entry[3] == PILLOW for entry in warnings.filters):
+        warnings.filterwarnings("ignore", module=PILLOW.pattern)
     try:
         yield
     except Image.DecompressionBombError as error:
@@ -160,25 +160,11 @@ def pillow_errors_as_bad_image(name: str) -> Iterator[None]:
         raise BadImage(f"{name} is damaged or truncated ({reason}): restore or remove it.") from error
 
 
-def silence_pillow() -> None:
-    """Ignore Pillow's warnings about image files, once for the process.
-
-    Not by `warnings.catch_warnings` around each image: it is not thread-safe, and makes Python forget which warnings it has
-    shown already.
-    """
-    if not any(entry[3] == PILLOW for entry in warnings.filters):
-        warnings.filterwarnings("ignore", module=PILLOW.pattern)
-
-
 class LazyImage:
-    """Image of a source, with its size known and its pixels decoded on demand.
-
-    Holds the bytes of an image file, or uint8 pixels (H, W) or (H, W, C). Decoded pixels are not kept: a batch of large
-    photographs would not fit into memory.
-    """
+    """Image of a source, decoded on demand; pixels are not kept, because a batch of photographs would not fit into memory."""
 
     def __init__(self, content: bytes | np.ndarray, name: str) -> None:
-        """Read the header only; `name` is used in errors."""
+        """Read the header of a file's bytes, or take uint8 pixels (H, W) or (H, W, C); `name` is used in errors."""
         self.content = content
         self.name = name
         self.opened: Image.Image | None = None
@@ -217,7 +203,7 @@ class LazyImage:
             image, scale = self.take_opened(), 1
             if at_least is not None and image.format == "JPEG" and box[2] >= 2 * at_least[0] and box[3] >= 2 * at_least[1]:
                 scale = self.reduce_decoding_scale(image, box, at_least)
-            return self.decode_box(image, num_channels, scale_box_down(box, scale))
+            return self.decode_box(image, num_channels, box, scale)
 
     def take_opened(self) -> Image.Image:
         """Return the image with its header read. Decoding fills it with pixels, so it is handed out only once."""
@@ -244,16 +230,16 @@ class LazyImage:
             drafted = image.draft(image.mode, (height, width) if self.transpose in SWAPS_SIDES else (width, height))
         return 1 if drafted is None else round(stored_width / drafted[1][2])
 
-    def decode_box(self, image: Image.Image, num_channels: int, box: Box) -> np.ndarray:
-        """Decode an opened image and cut out the box (H, W, C)."""
+    def decode_box(self, image: Image.Image, num_channels: int, box: Box, scale: int) -> np.ndarray:
+        """Decode an opened image, which was reduced by `scale`, and cut out the box (H, W, C)."""
         if image.mode == MODES[num_channels] and self.transpose is None:  # nothing to convert: saves a copy
             with pillow_errors_as_bad_image(self.name):
                 image.load()
         else:
             image = convert_image(image, num_channels, self.name)
-        top, left, height, width = box
-        cropped = image.crop((left, top, left + width, top + height))
-        return np.asarray(cropped).reshape(height, width, num_channels)
+        edges = *box[:2], box[0] + box[2], box[1] + box[3]
+        top, left, bottom, right = ((2 * edge + scale) // (2 * scale) for edge in edges)  # nearest pixel, half up
+        return np.asarray(image.crop((left, top, right, bottom))).reshape(bottom - top, right - left, num_channels)
 
 
 def find_transpose_before_decoding(image: Image.Image, content: bytes, name: str) -> Image.Transpose | None:
@@ -268,20 +254,11 @@ def find_transpose_before_decoding(image: Image.Image, content: bytes, name: str
     return find_exif_transpose(image)
 
 
-def scale_box_down(box: Box, scale: int) -> Box:
-    """Return the box in an image reduced by `scale`, its edges rounded to the nearest pixel, half up."""
-    top, left, bottom, right = ((2 * edge + scale) // (2 * scale) for edge in (*box[:2], box[0] + box[2], box[1] + box[3]))
-    return top, left, bottom - top, right - left
-
-
 def check_pixel_array(pixels: np.ndarray, name: str) -> None:
     """Raise BadImage unless the array is a non-empty uint8 image."""
     is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in MODES)
     if pixels.dtype != np.uint8 or not is_image or 0 in pixels.shape:
-        raise BadImage(
-            f"{name} is an array of {pixels.dtype} with shape {pixels.shape}; expected uint8 of (height, width) or "
-            "(height, width, 1 or 3)."
-        )
+        raise BadImage(f"{name} is an array of {pixels.dtype} {pixels.shape}; expected uint8 (height, width[, 1 or 3]).")
 
 
 def fit_channels(pixels: np.ndarray, num_channels: int) -> np.ndarray:

@@ -47,11 +47,7 @@ class Loader:
         world_size: int = 1,
         pin_memory: bool = False,
     ) -> None:
-        """Prepare to load `num_views` random views of each image.
-
-        Skipped bad images are replaced by others if `shuffle` is on, so that batches keep their size; in evaluation they are
-        left out.
-        """
+        """Prepare to load `num_views` random views of each image; skipped images are replaced by others if `shuffle` is on."""
         if bad_images not in get_args(BadImages):
             raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(BadImages))}.")
         if num_views < 1:
@@ -129,9 +125,8 @@ class Loader:
         except (RuntimeError, ConnectionError, EOFError) as error:
             if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
                 raise
-            raise OSError(
-                "A worker process was killed, probably because memory ran out: reduce num_workers, prefetch or batch_size."
-            ) from error
+            remedy = "reduce num_workers, prefetch or batch_size"
+            raise OSError(f"A worker process was killed, probably because memory ran out: {remedy}.") from error
         finally:
             self.data_wait_s += time.perf_counter() - start
 
@@ -185,7 +180,7 @@ class StepDataset(Dataset[Batch | Exception]):
         slots = Slots(self.source, self.sampler, self.bad_images, rng)  # files with a bad header are replaced here
         while True:
             try:
-                return self.collate(step, slots.images, slots.rng, tuple(slots.skipped))
+                return self.collate(step, [slot.image for slot in slots.slots], slots.rng, tuple(slots.skipped))
             except BadImage as error:  # some files fail only when decoded
                 slots.replace(error)
 
@@ -219,10 +214,6 @@ class Slots:
         self.slots: list[Slot] = []
         for epoch, index in zip(rng.epochs.tolist(), rng.indices.tolist(), strict=True):
             self.slots += self.open_slot(epoch, self.list_candidates(epoch, index))
-
-    @property
-    def images(self) -> list[LazyImage]:
-        return [slot.image for slot in self.slots]
 
     @property
     def rng(self) -> SampleRng:

@@ -14,7 +14,7 @@ from vitrine.core.console import progress_bar
 from vitrine.core.files import atomic_folder, write_json
 from vitrine.data.config import BadImages
 from vitrine.data.image import LazyImage
-from vitrine.data.open_data import DataLike, DatasetHandle, find_data
+from vitrine.data.open_data import DataLike, find_data
 from vitrine.data.scan import map_images
 from vitrine.data.source import Labels, PackedStrings, Source
 from vitrine.data.sources.packed import DESCRIPTION, FORMAT_VERSION, IMAGES, INDEX, OWN_FILES, PackDescription, take_stamps
@@ -44,14 +44,13 @@ def pack_data(
     bad_images: BadImages = "error",
     show_progress: bool = False,
 ) -> list[PackedSplit]:
-    """Write a dataset, or some of its splits, to the folder `out`: what `vitrine data pack` does.
-
-    Images with a short side above `size` are resized to it; none is enlarged.
-    """
+    """Write a dataset, its short sides resized to at most `size`, to the folder `out`: what `vitrine data pack` does."""
     if size < 1:
         raise ValueError(f"size={size} must be at least 1: the short side of the images, in pixels.")
     dataset = find_data(data)
-    require_outside(out, dataset)
+    folder = Path(dataset.name).resolve()
+    if folder.is_dir() and out.resolve().is_relative_to(folder):
+        raise ValueError(f"{out} is inside {dataset.name}, which is to be packed: choose a folder outside of it.")
     sources = {split: dataset.open(split) for split in splits or dataset.splits or (None,)}
     require_equal_classes(sources)
     stamps = take_stamps(dataset.name, sorted({file for source in sources.values() for file in source.files()}))
@@ -65,13 +64,6 @@ def pack_data(
     return packed
 
 
-def require_outside(out: Path, dataset: DatasetHandle) -> None:
-    """Raise ValueError if the output is inside the dataset, which packing would then change."""
-    folder = Path(dataset.name).resolve()
-    if folder.is_dir() and out.resolve().is_relative_to(folder):
-        raise ValueError(f"{out} is inside {dataset.name}, which is to be packed: choose a folder outside of it.")
-
-
 def require_equal_classes(sources: dict[str | None, Source]) -> None:
     """Raise ValueError if splits differ in their classes, or in whether images have several labels."""
     if len({source.class_names for source in sources.values()}) > 1:
@@ -79,20 +71,12 @@ def require_equal_classes(sources: dict[str | None, Source]) -> None:
         raise ValueError(f"The splits {names} do not have the same classes: pack them one by one.")
     several = [str(split) for split, source in sources.items() if source.labels.has_several]
     if several and len(several) < len(sources):
-        raise ValueError(
-            f"Images of {' and '.join(several)} have several labels and those of the other splits one, which a packed set "
-            "cannot hold: choose the splits to pack."
-        )
+        names = " and ".join(several)
+        raise ValueError(f"Images of {names} have several labels, those of the other splits one: choose the splits to pack.")
 
 
 def write_split(
-    split: str | None,
-    source: Source,
-    file: BinaryIO,
-    size: int,
-    num_channels: int,
-    bad_images: BadImages,
-    show_progress: bool,
+    split: str | None, source: Source, file: BinaryIO, size: int, num_channels: int, bad_images: BadImages, show_progress: bool
 ) -> PackedSplit:
     """Append the resized images of one split to `file`."""
     start_s, start_byte = time.perf_counter(), file.tell()
@@ -130,15 +114,10 @@ def build_index(packed: list[PackedSplit], num_channels: int) -> dict[str, np.nd
     heights, widths = np.concatenate([part.sizes for part in packed]).T
     lengths = heights * widths * num_channels
     names = PackedStrings.pack(part.source.name(index) for part in packed for index in range(len(part.sizes)))
-    index = {
-        "offsets": np.cumsum(lengths) - lengths,
-        "heights": heights,
-        "widths": widths,
-        "name_starts": names.starts,
-        "name_bytes": names.text,
-    }
     labels = Labels.concatenate([part.source.labels for part in packed])
-    return index | {"labels": labels.values} | ({} if labels.starts is None else {"label_starts": labels.starts})
+    index = {"offsets": np.cumsum(lengths) - lengths, "heights": heights, "widths": widths}
+    index |= {"name_starts": names.starts, "name_bytes": names.text, "labels": labels.values}
+    return index if labels.starts is None else index | {"label_starts": labels.starts}
 
 
 def build_pack_description(

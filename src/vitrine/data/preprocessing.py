@@ -46,10 +46,8 @@ class Preprocessing:
         if not is_size(self.crop):
             raise ValueError(f"crop={self.crop!r} must be height and width of 1 to {MAX_SIDE} pixels, e.g. (224, 224).")
         if not (self.resize is None or is_side(self.resize) or is_size(self.resize)):
-            raise ValueError(
-                f"resize={self.resize!r} must be the short side, e.g. 256, height and width, e.g. (224, 224), of 1 to "
-                f"{MAX_SIDE} pixels, or None."
-            )
+            expected = f"the short side, or height and width, of 1 to {MAX_SIDE} pixels"
+            raise ValueError(f"resize={self.resize!r} must be {expected}, e.g. 256 or (224, 224), or None.")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if not isinstance(numbers, tuple) or not all(is_number(number) for number in numbers):
                 raise ValueError(f"{name}={numbers!r} must be a tuple of finite numbers, one for each channel.")
@@ -69,10 +67,7 @@ class Preprocessing:
         return self.prepare(read_image(path, self.num_channels))
 
     def prepare(self, image: "Image.Image") -> "Tensor":
-        """Convert, resize and crop a PIL image to uint8 (C, H, W) with H x W = `crop`, as in evaluation; not normalised.
-
-        Orientation and mode are handled as in `read_image`.
-        """
+        """Convert (as `read_image` does), resize and crop a PIL image to uint8 (C, H, W), as in evaluation; not normalised."""
         import numpy as np
         import torch
 
@@ -181,14 +176,8 @@ class Preprocessing:
 
 def build_imagenet_preprocessing(image_size: tuple[int, int], num_channels: int = 3) -> Preprocessing:
     """Build the preprocessing of DeiT and most later models: short side 256 for a crop of 224, ImageNet mean and std."""
-    at_224 = Preprocessing(
-        resize=256,
-        crop=(224, 224),
-        interpolation="bicubic",
-        mean=fit_to_channels(IMAGENET_MEAN, num_channels),
-        std=fit_to_channels(IMAGENET_STD, num_channels),
-    )
-    return at_224.resized(image_size)
+    mean, std = (fit_to_channels(numbers, num_channels) for numbers in (IMAGENET_MEAN, IMAGENET_STD))
+    return Preprocessing(resize=256, crop=(224, 224), interpolation="bicubic", mean=mean, std=std).resized(image_size)
 
 
 def build_inception_preprocessing(image_size: tuple[int, int], num_channels: int = 3) -> Preprocessing:

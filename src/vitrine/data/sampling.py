@@ -120,16 +120,12 @@ class StepSampler:
         if self.world_size < 1:
             raise ValueError(f"world_size={self.world_size} must be at least 1.")
         if self.batch_size < 1 or self.batch_size % self.world_size:
-            raise ValueError(
-                f"batch_size={self.batch_size} must be at least 1 and a multiple of the number of processes, {self.world_size}."
-            )
+            raise ValueError(f"batch_size={self.batch_size} must be a positive multiple of the processes, {self.world_size}.")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank} must be at least 0 and below world_size={self.world_size}.")
         if self.last == "drop" and self.num_images < self.batch_size:
-            raise ValueError(
-                f"last='drop' leaves no batch: there are {self.num_images} images and batch_size={self.batch_size}. Reduce "
-                "batch_size, or use last='wrap'."
-            )
+            sizes = f"{self.num_images} images and batch_size={self.batch_size}"
+            raise ValueError(f"last='drop' leaves no batch of {sizes}: reduce batch_size, or use last='wrap'.")
 
     @property
     def steps_per_epoch(self) -> int:

@@ -22,10 +22,7 @@ AHEAD = 4  # results per thread that may be ready before they are used: a bound 
 def map_images(
     source: Source, function: Callable[[LazyImage], Result], bad_images: BadImages = "error"
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the index of each image and the function's result, computed by threads: Pillow decodes without the GIL.
-
-    An image that cannot be read raises its error, or is left out and reported in a warning at the end.
-    """
+    """Yield each image's index and the function's result, computed by threads; bad images raise, or are left out and named."""
 
     def call(index: int) -> Result | BadImage:
         try:
@@ -68,19 +65,17 @@ def count_cpus() -> int:
 
 def content_fingerprint(source: Source) -> str:
     """Hash all images as stored, in order; labels and names do not matter. Slow: reads everything."""
+
+    def digest_image(index: int) -> bytes:
+        try:
+            return digest_content(source.fetch(index))
+        except OSError as error:  # equal as long as the image stays unreadable
+            return hashlib.blake2b(str(error).encode(), digest_size=32).digest()
+
     digest = hashlib.blake2b(digest_size=16)
-    for part in map_in_threads(lambda index: digest_image(source, index), len(source)):
+    for part in map_in_threads(digest_image, len(source)):
         digest.update(part)
     return digest.hexdigest()
-
-
-def digest_image(source: Source, index: int) -> bytes:
-    """Hash one image as stored; an unreadable image is hashed by its error, so it stays equal as long as it is unreadable."""
-    try:
-        content = source.fetch(index)
-    except OSError as error:
-        return hashlib.blake2b(str(error).encode(), digest_size=32).digest()
-    return digest_content(content)
 
 
 def digest_content(content: bytes | np.ndarray) -> bytes:
@@ -92,11 +87,7 @@ def digest_content(content: bytes | np.ndarray) -> bytes:
 
 
 def file_fingerprint(source: Source) -> str | None:
-    """Hash the names of the images, and sizes and times of their files, without reading them; None if there are no files.
-
-    The change time (ctime) is set by the file system only, so a replaced file has another fingerprint even if its size and
-    modification time were kept.
-    """
+    """Hash the names of the images, and sizes and times of their files, without reading them; None if there are no files."""
     files = source.files()
     if not files:
         return None
@@ -109,5 +100,6 @@ def file_fingerprint(source: Source) -> str | None:
             status = os.stat(path)
         except OSError:
             continue
+        # ctime is set by the file system only: a replaced file is noticed even if its size and modification time were kept.
         digest.update(f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\0".encode())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from vitrine.core.console import join_names, warn_user
 from vitrine.core.files import atomic_file
 from vitrine.data.config import Subset
 from vitrine.data.sampling import RngStream, hash_keys
-from vitrine.data.source import Labels, Source
+from vitrine.data.source import Source
 
 
 class SubsetSource(Source):
@@ -62,7 +62,8 @@ def draw_order(source: Source, stream: RngStream, seed: int) -> np.ndarray:
 
 def choose_per_class(source: Source, subset: Subset, order: np.ndarray) -> np.ndarray:
     """Return the first images of each class; one with several labels is chosen if it is among the first of any of them."""
-    images, classes = list_memberships(source.labels)
+    classes, starts = source.labels.values, source.labels.starts
+    images = np.arange(len(source)) if starts is None else np.repeat(np.arange(len(source)), np.diff(starts))
     if len(classes) == 0:
         raise ValueError("subset=../class needs labels, and these images have none: remove /class.")
     labels, sizes = np.unique(classes, return_counts=True)
@@ -71,13 +72,6 @@ def choose_per_class(source: Source, subset: Subset, order: np.ndarray) -> np.nd
         raise ValueError(f"subset={subset.amount}/class is more than the {sizes.min()} images of class {name}: use fewer.")
     counts = np.array([count_images(subset.amount, size) for size in sizes.tolist()])
     return take_first(images, classes, counts, order)
-
-
-def list_memberships(labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-    """Return every pair of an image and one of its classes, as two arrays."""
-    if labels.starts is None:
-        return np.arange(len(labels)), labels.values
-    return np.repeat(np.arange(len(labels)), np.diff(labels.starts)), labels.values
 
 
 def take_first(images: np.ndarray, classes: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:

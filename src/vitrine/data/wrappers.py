@@ -91,28 +91,18 @@ def load_into_memory(source: Source, bad_images: BadImages = "error") -> Source:
     pixels = np.zeros((0, 0, 0, 3), dtype=np.uint8)
     loaded = []
     for index, image in map_images(source, LazyImage.to_numpy, bad_images):
+        height, width = image.shape[:2]
         if not loaded:
-            pixels = allocate_images(len(source), image.shape[:2])
+            if len(source) * image.size > MAX_BYTES:
+                needed = f"{len(source) * image.size / 1e9:.0f} GB for {len(source)} images of {height} x {width}"
+                raise ValueError(f"in_memory would need {needed}: use vitrine data pack instead.")
+            pixels = np.empty((len(source), height, width, 3), dtype=np.uint8)
         if image.shape != pixels.shape[1:]:
-            size, expected = (f"{shape[0]} x {shape[1]}" for shape in (image.shape, pixels.shape[1:]))
-            raise ValueError(
-                f"in_memory needs images of one size; {source.name(index)} is {size}, others are {expected}: use "
-                "vitrine data pack instead."
-            )
+            found = f"{source.name(index)} is {height} x {width}, others are {pixels.shape[1]} x {pixels.shape[2]}"
+            raise ValueError(f"in_memory needs images of one size; {found}: use vitrine data pack instead.")
         pixels[len(loaded)] = image
         loaded.append(index)
     if not loaded:
         raise BadImage(f"None of the {len(source)} images can be read: restore the data.")
     kept = source if len(loaded) == len(source) else SubsetSource(source, np.array(loaded))
     return InMemorySource(pixels[: len(loaded)], kept)
-
-
-def allocate_images(num_images: int, size: tuple[int, ...]) -> np.ndarray:
-    """Allocate an RGB array for images of one size, unless it would take too much memory."""
-    num_bytes = num_images * size[0] * size[1] * 3
-    if num_bytes > MAX_BYTES:
-        raise ValueError(
-            f"in_memory would need {num_bytes / 1e9:.0f} GB for {num_images} images of {size[0]} x {size[1]}: use "
-            "vitrine data pack instead."
-        )
-    return np.empty((num_images, *size, 3), dtype=np.uint8)

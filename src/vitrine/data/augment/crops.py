@@ -81,11 +81,7 @@ def to_integers(uniforms: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def resample_images(
-    images: Sequence[LazyImage],
-    boxes: np.ndarray,
-    size: tuple[int, int],
-    interpolation: TrainInterpolation,
-    num_channels: int,
+    images: Sequence[LazyImage], boxes: np.ndarray, size: tuple[int, int], interpolation: TrainInterpolation, num_channels: int
 ) -> np.ndarray:
     """Decode images and resize their boxes (B, 4) to (B, h, w, C)."""
     resized = np.empty((len(images), *size, num_channels), dtype=np.uint8)

@@ -15,9 +15,6 @@ from vitrine.data.batch import Target
 from vitrine.data.config import MixupConfig
 from vitrine.data.sampling import RngStream, hash_keys
 
-Corners = tuple[int, int, int, int]
-"""Top, left, bottom, right."""
-
 
 def mixup_batch(
     images: Tensor, targets: Target, config: MixupConfig, num_classes: int, *, seed: int, step: int
@@ -34,9 +31,11 @@ def mixup_batch(
     use_cutmix = generator.random() < 0.5 if config.mixup > 0 and config.cutmix > 0 else config.cutmix > 0
     if use_cutmix:
         height, width = images.shape[2:]
-        top, left, bottom, right = box = draw_cutmix_box(generator, config.cutmix, height, width)
+        top, left, bottom, right = draw_cutmix_box(generator, config.cutmix, height, width)
         fraction = (bottom - top) * (right - left) / (height * width)  # of the box after clipping, not as it was drawn
-        return paste_box(images, box), blend_with_partners(targets, fraction)
+        pasted = images.clone()
+        pasted[:, :, top:bottom, left:right] = select_partners(images[:, :, top:bottom, left:right])
+        return pasted, blend_with_partners(targets, fraction)
     fraction = generator.beta(config.mixup, config.mixup)
     fraction = min(fraction, 1 - fraction)  # of the partner: the image itself keeps the larger part, as in big_vision
     floats = images.float().div_(255) if images.dtype == torch.uint8 else images
@@ -50,10 +49,8 @@ def check_mixable(images: Tensor, targets: Target, num_classes: int) -> None:
     is_classes = targets.dtype == torch.int64 and targets.shape == (len(images),)
     is_dense = targets.is_floating_point() and targets.shape == (len(images), num_classes)
     if not is_classes and not is_dense:
-        raise ValueError(
-            f"targets of {targets.dtype} and shape {tuple(targets.shape)} must be int64 classes of {len(images)} images, or "
-            f"float of {(len(images), num_classes)}."
-        )
+        expected = f"int64 of {(len(images),)} or float of {(len(images), num_classes)}"
+        raise ValueError(f"targets of {targets.dtype} and shape {tuple(targets.shape)} must be {expected}.")
 
 
 def one_hot_targets(targets: Target, num_classes: int) -> Tensor:
@@ -75,18 +72,10 @@ def blend_with_partners(items: Tensor, fraction: float) -> Tensor:
     return items.lerp(select_partners(items), fraction)
 
 
-def draw_cutmix_box(generator: np.random.Generator, alpha: float, height: int, width: int) -> Corners:
-    """Draw a box with the image's aspect ratio around a uniform centre, clipped at the border."""
+def draw_cutmix_box(generator: np.random.Generator, alpha: float, height: int, width: int) -> tuple[int, int, int, int]:
+    """Draw (top, left, bottom, right) of a box with the image's aspect ratio around a uniform centre, clipped at the border."""
     fraction = 1 - generator.beta(alpha, alpha)
     box_height, box_width = round(height * math.sqrt(fraction)), round(width * math.sqrt(fraction))
     top = int(generator.integers(height)) - box_height // 2
     left = int(generator.integers(width)) - box_width // 2
     return max(0, top), max(0, left), min(height, top + box_height), min(width, left + box_width)
-
-
-def paste_box(images: Tensor, box: Corners) -> Tensor:
-    """Return a copy of the images (B, C, H, W) with the pixels of their partners inside the box."""
-    top, left, bottom, right = box
-    pasted = images.clone()
-    pasted[:, :, top:bottom, left:right] = select_partners(images[:, :, top:bottom, left:right])
-    return pasted

@@ -77,7 +77,10 @@ class RandAugment:
 
     def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Augment uint8 images (B, H, W, C) with uniforms (B, num_draws); with no operations, return the array itself."""
-        check_batch(images, draws, self.num_draws)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise ValueError(f"images of {images.dtype} and shape {images.shape} must be uint8 (B, H, W, 1 or 3).")
+        if draws.shape != (len(images), self.num_draws):
+            raise ValueError(f"draws of shape {draws.shape} must be {(len(images), self.num_draws)}.")
         if self.num_ops == 0:
             return images
         strength = self.compute_strength(*images.shape[1:3])
@@ -94,14 +97,6 @@ class RandAugment:
         """Return the strengths of the operations for images of this size."""
         level, scale = self.magnitude / MAX_LEVEL, math.sqrt(height * width) / REFERENCE_SIDE
         return Strength(level, translation=level * TRANSLATION * scale, cutout=int(level * CUTOUT * scale))
-
-
-def check_batch(images: np.ndarray, draws: np.ndarray, num_draws: int) -> None:
-    """Raise ValueError unless the images are uint8 (B, H, W, 1 or 3) and each has its uniforms."""
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-        raise ValueError(f"images of {images.dtype} and shape {images.shape} must be uint8 (B, H, W, 1 or 3).")
-    if draws.shape != (len(images), num_draws):
-        raise ValueError(f"draws of shape {draws.shape} must be {(len(images), num_draws)}: {num_draws} for each image.")
 
 
 def with_random_sign(amount: float, draws: Sequence[float]) -> float:

@@ -3,7 +3,6 @@
 Letters: B images, H x W pixels, C channels, A attempts.
 """
 
-import math
 from typing import get_args
 
 import numpy as np
@@ -24,23 +23,8 @@ NUM_DRAWS = 2 + 4 * MAX_ATTEMPTS  # whether to erase, noise; area, ratio, top an
 def random_erase(images: np.ndarray, rate: float, draws: np.ndarray, fill: EraseFill = "noise") -> np.ndarray:
     """Erase a rectangle in a fraction `rate` of uint8 images (B, H, W, C), given uniforms (B, NUM_DRAWS).
 
-    Returns a copy, or the given array if no image is erased. "noise" fills with random bytes. Images in which no attempted
-    rectangle fits stay unchanged.
+    Returns a copy, or the given array if no image is erased. Images in which no attempted rectangle fits stay unchanged.
     """
-    check_arguments(images, rate, draws, fill)
-    boxes, fits = draw_rectangles(images.shape[1], images.shape[2], draws[:, 2:])
-    rows = np.flatnonzero(fits & (draws[:, 0] < rate))
-    if len(rows) == 0:
-        return images
-    erased = images.copy()
-    for row, (top, left, height, width) in zip(rows, boxes[rows], strict=True):
-        inside = erased[row, top : top + height, left : left + width]
-        inside[:] = GREY if fill == "grey" else draw_noise(inside.shape, draws[row, 1])
-    return erased
-
-
-def check_arguments(images: np.ndarray, rate: float, draws: np.ndarray, fill: str) -> None:
-    """Raise ValueError for wrong types, shapes or settings."""
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(f"images of {images.dtype} and shape {images.shape} must be uint8 (B, H, W, C).")
     if draws.shape != (len(images), NUM_DRAWS):
@@ -49,6 +33,18 @@ def check_arguments(images: np.ndarray, rate: float, draws: np.ndarray, fill: st
         raise ValueError(f"rate={rate} must be between 0 and 1.")
     if fill not in get_args(EraseFill):
         raise ValueError(f"fill={fill!r} must be one of {', '.join(get_args(EraseFill))}.")
+    boxes, fits = draw_rectangles(images.shape[1], images.shape[2], draws[:, 2:])
+    rows = np.flatnonzero(fits & (draws[:, 0] < rate))
+    if len(rows) == 0:
+        return images
+    erased = images.copy()
+    for row, (top, left, height, width) in zip(rows, boxes[rows], strict=True):
+        inside = erased[row, top : top + height, left : left + width]
+        inside[:] = GREY
+        if fill == "noise":
+            generator = np.random.Generator(np.random.Philox(key=int(draws[row, 1] * 2**53)))
+            inside[:] = np.frombuffer(generator.bytes(inside.size), dtype=np.uint8).reshape(inside.shape)
+    return erased
 
 
 def draw_rectangles(height: int, width: int, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,9 +58,3 @@ def draw_rectangles(height: int, width: int, draws: np.ndarray) -> tuple[np.ndar
     first = np.arange(len(uniforms)), fits.argmax(axis=1)
     offsets = to_integers(uniforms[first][:, 2:], image_size - shapes[first] + 1)
     return np.concatenate([offsets, shapes[first].astype(np.int64)], axis=1), np.any(fits, axis=1)
-
-
-def draw_noise(shape: tuple[int, ...], draw: float) -> np.ndarray:
-    """Return random bytes seeded by a uniform."""
-    generator = np.random.Generator(np.random.Philox(key=int(draw * 2**53)))
-    return np.frombuffer(generator.bytes(math.prod(shape)), dtype=np.uint8).reshape(shape)

@@ -30,8 +30,7 @@ class Transform(Protocol):
     def __call__(self, images: Images, targets: Target, rng: SampleRng) -> tuple[Tensor, Target]:
         """Return images as uint8 (B, C, H, W) in channels_last memory layout, and their targets.
 
-        Arguments are left unchanged. For several views of the same images it is called again with another `rng.view`; the
-        targets of the first view are used.
+        Arguments are left unchanged. Called once for each `rng.view` of the same images; the first view's targets are used.
         """
         ...
 
@@ -99,8 +98,9 @@ class TrainTransform:
             return self.resample(images, boxes, self.size)
         whole = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
         if kind == "pad":
-            offsets = draw_offsets((2 * padding, 2 * padding), rng)
-            return cut_windows(pad(self.resample(images, whole, self.size), padding), offsets, self.size)
+            sides = (0, 0), (padding, padding), (padding, padding), (0, 0)
+            padded = np.pad(self.resample(images, whole, self.size), sides)  # with black
+            return cut_windows(padded, draw_offsets((2 * padding, 2 * padding), rng), self.size)
         room = self.square[0] - self.size[0], self.square[1] - self.size[1]
         return cut_windows(self.resample(images, whole, self.square), draw_offsets(room, rng), self.size)
 
@@ -115,14 +115,6 @@ def image_sizes(images: Images) -> np.ndarray:
     if isinstance(images, np.ndarray):
         return np.tile(np.array(images.shape[1:3]), (len(images), 1))
     return np.array([(image.height, image.width) for image in images], dtype=np.int64).reshape(-1, 2)
-
-
-def pad(images: np.ndarray, padding: int) -> np.ndarray:
-    """Add black pixels on all four sides of images (B, H, W, C)."""
-    height, width = images.shape[1:3]
-    padded = np.zeros((len(images), height + 2 * padding, width + 2 * padding, images.shape[3]), dtype=np.uint8)
-    padded[:, padding : padding + height, padding : padding + width] = images
-    return padded
 
 
 def cut_windows(images: np.ndarray, offsets: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -6,6 +6,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -14,7 +15,7 @@ import numpy as np
 from vitrine.core.console import join_names
 from vitrine.core.html_report import Figure, Gallery, Part, Section, Table, write_html_report
 from vitrine.data.image import BadImage
-from vitrine.data.open_data import DataLike, DatasetHandle, find_data
+from vitrine.data.open_data import DataLike, find_data
 from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats
 from vitrine.data.source import Source
@@ -100,27 +101,17 @@ class DataCheck:
 def check_data(data: DataLike, runtime: "Runtime | None" = None, show_progress: bool = False) -> DataCheck:
     """Check every split of a dataset, and the splits against each other: what `vitrine data check` prints."""
     dataset = find_data(data)
-    sources = {split: dataset.open(split) for split in choose_splits(dataset)}
+    splits = dataset.splits or (None,)
+    if {"train", "val"} <= set(splits):
+        splits = [split for split in splits if split not in JOINED_SPLITS]
+    sources = {split: dataset.open(split) for split in splits}
     stats = {
         split: compute_image_stats(source, f"reading {split or dataset.name}", runtime, show_progress)
         for split, source in sources.items()
     }
     check = DataCheck(sources, stats)
-    return check.with_issues(
-        [
-            *find_unreadable(check),
-            *find_duplicate_groups(check, show_progress),
-            *find_untrained_classes(check),
-            *find_suspicious(check),
-        ]
-    )
-
-
-def choose_splits(dataset: DatasetHandle) -> Sequence[str | None]:
-    """Return all splits except those that are made of others."""
-    if {"train", "val"} <= set(dataset.splits):
-        return [split for split in dataset.splits if split not in JOINED_SPLITS]
-    return dataset.splits or (None,)
+    errors = find_unreadable(check) + find_duplicate_groups(check, show_progress) + find_untrained_classes(check)
+    return check.with_issues(errors + find_suspicious(check))
 
 
 def find_unreadable(check: DataCheck) -> list[Issue]:
@@ -134,43 +125,30 @@ def find_unreadable(check: DataCheck) -> list[Issue]:
 def find_duplicate_groups(check: DataCheck, show_progress: bool = False) -> list[Issue]:
     """Find groups of duplicates within and across splits; each group is reported once, as its worst kind."""
     refs = [ImageRef(split, index) for split, stats in check.stats.items() for index in range(len(stats))]
-    issues = []
-    for members, similarity in group_duplicates(find_all_pairs(check, show_progress)):
-        images = tuple(refs[member] for member in members)
-        kind = classify_group(check, images, similarity)
-        issues.append(Issue(kind, images, describe_group(check, images, similarity)))
+    groups = group_duplicates(find_all_pairs(check, show_progress))
+    issues = [describe_group(check, tuple(refs[member] for member in members), similarity) for members, similarity in groups]
     return sorted(issues, key=lambda issue: KINDS.index(issue.kind))
 
 
 def find_all_pairs(check: DataCheck, show_progress: bool) -> DuplicatePairs:
     """Find duplicates within each split and between any two, in indices that count through all splits."""
-    parts, start = [], 0
-    earlier: list[tuple[int, str | None]] = []
-    for split, stats in check.stats.items():
-        source = check.sources[split]
-        parts.append(shift_pairs(find_duplicates_within(stats, source, show_progress), start, start))
-        for other_start, other in earlier:
-            between = find_duplicates_between(check.stats[other], check.sources[other], stats, source, show_progress)
-            parts.append(shift_pairs(between, other_start, start))
-        earlier.append((start, split))
-        start += len(stats)
-    return DuplicatePairs(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "similarity", "is_exact"))
-    )
-
-
-def shift_pairs(pairs: DuplicatePairs, first: int, second: int) -> DuplicatePairs:
-    """Add an offset to the indices of each side."""
-    return DuplicatePairs(pairs.indices + np.array([first, second]), pairs.similarity, pairs.is_exact)
+    starts = np.cumsum([0, *map(len, check.stats.values())])[:-1]
+    splits = list(zip(starts, check.stats.values(), check.sources.values(), strict=True))
+    parts = []
+    for (start, stats, source), (other_start, other_stats, other) in combinations_with_replacement(splits, 2):
+        if other_stats is stats:
+            pairs = find_duplicates_within(stats, source, show_progress)
+        else:
+            pairs = find_duplicates_between(stats, source, other_stats, other, show_progress)
+        parts.append((pairs.indices + np.array([start, other_start]), pairs.similarity, pairs.is_exact))
+    return DuplicatePairs(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def group_duplicates(pairs: DuplicatePairs) -> list[tuple[list[int], float]]:
     """Group pairs into sets of copies of one image, each with its lowest similarity; 1 means identical bytes."""
     partners: dict[int, dict[int, float]] = {}
-    for (first, second), similarity, is_exact in zip(
-        pairs.indices.tolist(), pairs.similarity.tolist(), pairs.is_exact, strict=True
-    ):
-        value = 1.0 if is_exact else min(similarity, MAX_NEAR_SIMILARITY)
+    values = np.where(pairs.is_exact, 1.0, np.minimum(pairs.similarity, MAX_NEAR_SIMILARITY))
+    for (first, second), value in zip(pairs.indices.tolist(), values.tolist(), strict=True):
         partners.setdefault(first, {})[second] = value
         partners.setdefault(second, {})[first] = value
     groups = []
@@ -184,42 +162,29 @@ def group_duplicates(pairs: DuplicatePairs) -> list[tuple[list[int], float]]:
     return groups
 
 
-def classify_group(check: DataCheck, images: Sequence[ImageRef], similarity: float) -> IssueKind:
-    """Return the worst kind of issue that a group of duplicates is."""
-    if len(list_labels(check, images)) > 1:
-        return "two labels"
-    if len({image.split for image in images}) > 1:
-        return "in two splits"
-    return "exact copies" if similarity == 1.0 else "near copies"
-
-
-def list_labels(check: DataCheck, images: Sequence[ImageRef]) -> list[str]:
-    """List the different labels of some images; unlabelled ones are left out."""
-    return sorted({" and ".join(sorted(check.classes(image))) for image in images} - {""})
-
-
-def describe_group(check: DataCheck, images: Sequence[ImageRef], similarity: float) -> str:
-    """Say how similar a group of duplicates is, in which splits, and under which labels."""
+def describe_group(check: DataCheck, images: tuple[ImageRef, ...], similarity: float) -> Issue:
+    """Return the issue that a group of duplicates is: how similar, in which splits, under which labels; as its worst kind."""
     splits = sorted({image.split for image in images if image.split is not None})
-    labels = list_labels(check, images)
-    how = "identical bytes" if similarity == 1.0 else f"similarity {similarity:.2f}"
-    where = [f"in both {' and '.join(splits)}"] if len(splits) > 1 else []
-    return ", ".join([how, *where, *([f"labelled {join_names(labels)}"] if len(labels) > 1 else [])])
+    labels = sorted({" and ".join(sorted(check.classes(image))) for image in images} - {""})
+    kind: IssueKind = "exact copies" if similarity == 1.0 else "near copies"
+    details = ["identical bytes" if similarity == 1.0 else f"similarity {similarity:.2f}"]
+    if len(splits) > 1:
+        kind = "in two splits"
+        details.append(f"in both {' and '.join(splits)}")
+    if len(labels) > 1:
+        kind = "two labels"
+        details.append(f"labelled {join_names(labels)}")
+    return Issue(kind, images, ", ".join(details))
 
 
 def find_untrained_classes(check: DataCheck) -> list[Issue]:
     """Find classes that have test images and no training images."""
-    counts = check.count_classes()
-    if "train" not in counts:
+    if "train" not in check.sources:
         return []
-    names = check.sources["train"].class_names
-    tested = {
-        name
-        for split, source in check.sources.items()
-        for name, count in zip(source.class_names, counts[split].tolist(), strict=True)
-        if split != "train" and count > 0
-    }
-    trained = {name for name, count in zip(names, counts["train"].tolist(), strict=True) if count > 0}
+    tested, trained = set[str](), set[str]()
+    for split, source in check.sources.items():
+        names = {source.class_names[label] for label in np.unique(source.labels.values).tolist()}
+        (trained if split == "train" else tested).update(names)
     return [Issue("no training images", (), f"class {name}") for name in sorted(tested - trained)]
 
 

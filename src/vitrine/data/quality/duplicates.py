@@ -70,8 +70,7 @@ def find_duplicates(
 ) -> Duplicates:
     """Find the images of one dataset that are in another: what `vitrine data duplicates` prints.
 
-    The splits default to train, and to test or val. On several ranks all get the image statistics and rank 0 compares; the
-    others return no pairs.
+    The splits default to train, and to test or val. Of several ranks, only rank 0 compares; the others return no pairs.
     """
     data = find_data(pretrain)
     first = data.open_train() if split is None else data.open(split)
@@ -186,8 +185,9 @@ def verify_candidates(
     connected = DisjointSet(np.unique(np.concatenate([candidates[:, 0], candidates[:, 1] + shift])).tolist())
     pairs: dict[tuple[int, int], float] = {}
     with ThreadPoolExecutor(count_cpus()) as pool:
-        groups = progress_bar(group_candidates(candidates), count_groups(candidates), "comparing", show_progress)
-        for index, others in groups:
+        _, counts = np.unique(candidates[:, 0], return_counts=True)
+        num_groups = int(np.sum(-(-counts // PAIRS_AT_ONCE)))
+        for index, others in progress_bar(group_candidates(candidates), num_groups, "comparing", show_progress):
             unknown = [other for other in others if not connected.connected(index, other + shift)]
             if not unknown:
                 continue
@@ -206,12 +206,6 @@ def group_candidates(candidates: np.ndarray) -> Iterator[tuple[int, list[int]]]:
     for index, part in zip(indices.tolist(), np.split(candidates[:, 1], starts)[1:], strict=True):
         for start in range(0, len(part), PAIRS_AT_ONCE):
             yield index, part[start : start + PAIRS_AT_ONCE].tolist()
-
-
-def count_groups(candidates: np.ndarray) -> int:
-    """Return how many groups `group_candidates` yields, for the progress bar."""
-    _, counts = np.unique(candidates[:, 0], return_counts=True)
-    return int(np.sum(-(-counts // PAIRS_AT_ONCE)))
 
 
 def build_edge_map_loader(source: Source) -> Callable[[int], "EdgeMap"]:
@@ -255,14 +249,9 @@ def build_window(before: float, after: float) -> np.ndarray:
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def build_window_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return dW and W without its first row, both (C, 23, 48), and W'W flattened (C, 48 * 48)."""
-    windows = np.stack([build_window(before, after) for before, after in CROPS])  # (C, 24, 48)
-    differences, lines = np.diff(windows, axis=1), windows[:, 1:]
-    return differences, lines, (lines.transpose(0, 2, 1) @ lines).reshape(len(CROPS), -1)
-
-
-DIFFERENCES, LINES, SQUARES = build_window_tables()
+WINDOWS = np.stack([build_window(before, after) for before, after in CROPS])  # W, (C, 24, 48)
+DIFFERENCES, LINES = np.diff(WINDOWS, axis=1), WINDOWS[:, 1:]  # dW, and W without its first row, both (C, 23, 48)
+SQUARES = (LINES.transpose(0, 2, 1) @ LINES).reshape(len(CROPS), -1)  # W'W, (C, 48 * 48)
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,9 @@ class StatsCache:
         """Return a chunk that another rank wrote."""
         stats = self.load(number)
         if stats is None:
+            path = self.path_of(number)
             raise ValueError(
-                f"{self.path_of(number)}, written by another process, cannot be read here: set VITRINE_CACHE to a folder that "
-                "all processes share."
+                f"{path} of another process cannot be read: set VITRINE_CACHE to a folder that all processes share."
             )
         return stats
 

@@ -162,9 +162,9 @@ def search_block(table: BandTable, queries: PerceptualHashes, block: np.ndarray)
         for part in split_by_sum(counts):
             rows = expand_ranges(starts[part], counts[part])
             owners = np.repeat(np.arange(part.start, part.stop) // len(FLIPS), counts[part])
-            is_close = count_different_bits(table.words[rows, 0], words[owners, 0]) <= MAX_DIFFERENT_OF_64
+            is_close = np.bitwise_count(table.words[rows, 0] ^ words[owners, 0]) <= MAX_DIFFERENT_OF_64
             rows, owners = rows[is_close], owners[is_close]
-            is_close = count_different_bits(table.words[rows], words[owners]).sum(axis=1) <= MAX_DIFFERENT_OF_128
+            is_close = np.bitwise_count(table.words[rows] ^ words[owners]).sum(axis=1) <= MAX_DIFFERENT_OF_128
             pairs.append(np.stack([table.indices[rows[is_close]], block[owners[is_close]]], axis=1))
     return np.concatenate(pairs)
 
@@ -183,10 +183,6 @@ def list_probes(words: np.ndarray, weak: np.ndarray, band: int) -> np.ndarray:
 def extract_band(words: np.ndarray, band: int) -> np.ndarray:
     """Return 16 bits of each word as an integer."""
     return (words >> np.uint64(band * BAND_BITS)).astype(np.int64) & (2**BAND_BITS - 1)
-
-
-def count_different_bits(words: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.bitwise_count(words ^ others)
 
 
 def split_by_sum(counts: np.ndarray) -> Iterator[slice]:

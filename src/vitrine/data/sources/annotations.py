@@ -34,8 +34,7 @@ def readable_errors(
 ) -> Iterator[None]:
     """Turn errors of the disk or a library into one sentence that names the file.
 
-    `expected` says what should be there, e.g. "expected an IDX file", and `remedy` what to do. `failures` is Exception around
-    a parser that may raise anything.
+    `expected` is e.g. "expected an IDX file", `remedy` what to do; `failures` is Exception where a parser may raise anything.
     """
     try:
         yield
@@ -61,9 +60,7 @@ def open_text(path: Path, expected: str = EXPECTED, remedy: str = REMEDY) -> Ite
     except UnicodeDecodeError as error:
         # The error's position is relative to the last block read, so the text before it is shown instead.
         text = error.object[max(0, error.start - 20) : error.end]
-        raise ValueError(
-            f"{path} is not UTF-8 text (see {text!r}); {expected}: save it in that encoding, or {remedy}."
-        ) from None
+        raise ValueError(f"{path} is not UTF-8 text (see {text!r}); {expected}: save it as UTF-8, or {remedy}.") from None
 
 
 def read_text(path: Path, expected: str = EXPECTED, remedy: str = REMEDY, limit: int = -1) -> str:
@@ -88,10 +85,7 @@ def load_json(path: Path) -> Any:
 
 
 def load_class_list(folder: Path) -> dict[str, str] | None:
-    """Read classes.txt: {class as in folders and labels: name to show}; None if there is no such file.
-
-    A line is a class, and optionally a tab and the name to show.
-    """
+    """Read {class: name to show} from the lines (class, optionally a tab and a name) of classes.txt; None if it is missing."""
     path = folder / CLASS_LIST
     try:
         text = read_text(path, "expected a list of classes", "remove it")
@@ -131,24 +125,19 @@ def validate_labels(
 ) -> tuple[Labels, tuple[str, ...]]:
     """Check label numbers against the class names, and return both as a source has them.
 
-    A label below 0 means unlabelled, which must hold for all images or for none. `where` names the origin of the classes in
-    messages, `name` an image by index.
+    A label below 0 means unlabelled: all images or none. For messages, `where` is the origin of the classes, `name` an image's.
     """
     num_missing, num_labels = int((labels.values < 0).sum()), len(labels.values)
     if num_labels == 0 or (num_missing == num_labels and not labels.has_several):
         return Labels.none_each(len(labels)), ()
     if num_missing > 0:
         first = find_image_with(labels, labels.values < 0)
-        raise ValueError(
-            f"{where} has {num_labels - num_missing} labels, but {name(first)} is the first of {num_missing} images without "
-            "one (none, null, or below 0): label all images or none."
-        )
+        missing = f"{name(first)} is the first of {num_missing} images without one (none, null, or below 0)"
+        raise ValueError(f"{where} has {num_labels - num_missing} labels, but {missing}: label all images or none.")
     if labels.values.max() >= len(class_names):
         first = find_image_with(labels, labels.values >= len(class_names))
-        raise ValueError(
-            f"{name(first)} has label {labels[first]}, but {where} names {len(class_names)} classes, counted from 0: correct "
-            "one of them."
-        )
+        named = f"{where} names {len(class_names)} classes, counted from 0"
+        raise ValueError(f"{name(first)} has label {labels[first]}, but {named}: correct one of them.")
     return labels, class_names
 
 

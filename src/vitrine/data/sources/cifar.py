@@ -2,7 +2,6 @@
 
 A file is a sequence of records: one label byte (CIFAR-100: coarse label, then fine label) and 3 x 32 x 32 bytes, the red plane
 before green and blue, row by row.
-Shapes: N images of 32 x 32 pixels.
 """
 
 import os
@@ -71,8 +70,10 @@ LAYOUTS = (
 
 
 def is_cifar(path: Path) -> bool:
-    """Whether a folder holds CIFAR-10 or CIFAR-100, in the binary or the pickled version."""
-    return bool(find_folders(path) or has_pickled(path))
+    """Return whether a folder holds CIFAR-10 or CIFAR-100, in the binary or the pickled version."""
+    pickled = [(layout, folder) for layout in LAYOUTS for folder in (path, path / layout.pickled_folder)]
+    has_all = [all(os.path.isfile(folder / name) for name in layout.pickled) for layout, folder in pickled]
+    return bool(find_folders(path)) or any(has_all)
 
 
 def list_splits(path: Path) -> tuple[str, ...]:
@@ -108,10 +109,7 @@ def find_folder(path: Path) -> tuple[Layout, Path]:
         folders = join_names([str(folder) for _, folder in found])
         raise ValueError(f"{path} holds both CIFAR-10 and CIFAR-100 ({folders}): give one of these folders.")
     if not found:
-        raise ValueError(
-            f"{path} holds the Python version of CIFAR, which is pickled and could run any code when read: download the binary "
-            "version."
-        )
+        raise ValueError(f"{path} holds CIFAR's Python version, a pickle that could run any code: download the binary version.")
     return found[0]
 
 
@@ -119,12 +117,6 @@ def find_folders(path: Path) -> list[tuple[Layout, Path]]:
     """List the CIFAR folders at a path, or directly below it."""
     own = [(layout, path) for layout in LAYOUTS if has_any(path, layout.marks)]
     return own or [(layout, path / layout.folder) for layout in LAYOUTS if has_any(path / layout.folder, layout.marks)]
-
-
-def has_pickled(path: Path) -> bool:
-    """Whether the Python version of CIFAR is there."""
-    folders = [(layout, folder) for layout in LAYOUTS for folder in (path, path / layout.pickled_folder)]
-    return any(all(os.path.isfile(folder / name) for name in layout.pickled) for layout, folder in folders)
 
 
 def has_any(folder: Path, names: Sequence[str]) -> bool:
@@ -146,16 +138,13 @@ def map_records(path: Path, layout: Layout) -> np.ndarray:
     with readable_errors(path, EXPECTED, REMEDY):
         num_records, rest = divmod(path.stat().st_size, record_size)
         if rest or not num_records:
-            raise ValueError(
-                f"{path} has {path.stat().st_size} bytes; expected a multiple of {record_size}: download it again."
-            )
+            raise ValueError(f"{path} has {path.stat().st_size} bytes; expected a multiple of {record_size}: {REMEDY}.")
         records = np.memmap(path, np.uint8, "r", shape=(num_records, record_size))
     labels = records[:, layout.num_label_bytes - 1]
     if labels.max() >= layout.num_classes:
         index = int(np.argmax(labels >= layout.num_classes))
-        raise ValueError(
-            f"{path} has label {labels[index]} in record {index}; expected at most {layout.num_classes - 1}: download it again."
-        )
+        highest = layout.num_classes - 1
+        raise ValueError(f"{path} has label {labels[index]} in record {index}; expected at most {highest}: {REMEDY}.")
     return records
 
 

@@ -1,7 +1,4 @@
-"""The built-in dataset `digits`: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, without a download.
-
-Shapes: N images of H x W pixels.
-"""
+"""The built-in dataset `digits`: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, without a download."""
 
 import numpy as np
 

@@ -30,15 +30,10 @@ def find_folders(data: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def matches(data: Path) -> bool:
-    """Whether a folder holds Flowers-102 as published."""
-    return find_folders(data) is not None
-
-
 def open_split(data: Path, split: str | None) -> Source:
     """Open the images of one split of setid.mat."""
     folders = find_folders(data)
-    assert folders is not None  # guaranteed by `matches`
+    assert folders is not None  # otherwise the format does not match
     images, lists = folders
     labels = require_whole(lists / LABELS, "labels", load_mat(lists / LABELS, "labels")["labels"], NUM_CLASSES)
     numbers = load_splits(lists / LISTS, len(labels))[split or ""]
@@ -73,10 +68,8 @@ def require_whole(path: Path, name: str, value: Value, highest: int) -> np.ndarr
     wrong = ~((numbers >= 1) & (numbers <= highest) & (np.floor(numbers) == numbers))  # also true of NaN
     if wrong.any():
         position = int(wrong.argmax())
-        raise ValueError(
-            f"{path} has {numbers[position]:g} in {name}, position {position + 1}; expected whole numbers from 1 to {highest}: "
-            "download the file again."
-        )
+        found = f"{path} has {numbers[position]:g} in {name}, position {position + 1}"
+        raise ValueError(f"{found}; expected whole numbers from 1 to {highest}: download the file again.")
     return numbers.astype(np.int64)
 
 
@@ -92,4 +85,4 @@ def load_class_names(lists: Path) -> tuple[str, ...]:
     return tuple(names[number] for number in numbers)
 
 
-FORMAT = DatasetFormat("flowers", matches, lambda _: tuple(VARIABLES), open_split)
+FORMAT = DatasetFormat("flowers", lambda data: find_folders(data) is not None, lambda _: tuple(VARIABLES), open_split)

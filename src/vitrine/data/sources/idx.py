@@ -32,18 +32,7 @@ MAX_BYTES = 2**40
 CHUNK_BYTES = 2**20
 
 # In label order, from the dataset's README.
-FASHION_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 Family = dict[str, dict[str, Path]]
 """Files that share a prefix: by part (train, t10k, test), then by content (images, labels)."""
@@ -81,14 +70,10 @@ def open_part(family: Family, part: str, images_path: Path) -> ArraySource:
     """Open the images of one part with their labels."""
     labels_path = family[part].get("labels")
     if labels_path is None:
-        raise FileNotFoundError(
-            f"{images_path} has no label file beside it (the same name with labels instead of images): download it."
-        )
+        raise FileNotFoundError(f"{images_path} has no label file (the name with labels instead of images): download it.")
     images, labels = read_images(images_path), read_labels(labels_path)
     if len(images) != len(labels):
-        raise ValueError(
-            f"{images_path} has {len(images)} images but {labels_path} has {len(labels)} labels: download both again."
-        )
+        raise ValueError(f"{images_path} has {len(images)} images and {labels_path} {len(labels)} labels: download both again.")
     # Over all parts: a model trained on one part is tested on another and needs the same classes.
     paths = [files["labels"] for files in family.values() if "labels" in files]
     num_classes = 1 + max(int(read_labels(path).max()) for path in paths)
@@ -114,11 +99,11 @@ def find_splits(folder: Path) -> dict[str, tuple[Family, str]]:
         raise ValueError(f"{folder} holds {len(families)} datasets ({prefixes}): give one of their image files instead.")
     [family] = families.values()
     splits: dict[str, tuple[Family, str]] = {}
-    for part in (part for part in SPLIT_OF_PART if "images" in family.get(part, {})):
-        split = SPLIT_OF_PART[part]
-        if split in splits:
-            raise ValueError(f"{folder} has both t10k and test images: remove one of them.")
-        splits[split] = family, part
+    for part, split in SPLIT_OF_PART.items():
+        if "images" in family.get(part, {}):
+            if split in splits:
+                raise ValueError(f"{folder} has both t10k and test images: remove one of them.")
+            splits[split] = family, part
     return splits
 
 
@@ -159,7 +144,11 @@ def read_idx(path: Path, num_dims: tuple[int, ...], expected: str) -> np.ndarray
             shape = read_header(stream, path)
             if len(shape) not in num_dims or 0 in shape:
                 raise ValueError(f"{path} has shape {shape[:8]}; expected {expected}: give another file.")
-            return decompress(stream, path, shape) if is_gzipped else map_array(path, shape)
+            if is_gzipped:
+                return decompress(stream, path, shape)
+            start = 4 + 4 * len(shape)
+            require_size(path, shape, path.stat().st_size - start)
+            return np.memmap(path, np.uint8, "r", start, shape)
 
 
 def read_header(stream: BufferedIOBase, path: Path) -> tuple[int, ...]:
@@ -174,13 +163,6 @@ def read_header(stream: BufferedIOBase, path: Path) -> tuple[int, ...]:
     if len(content) < 4 * num_dims:
         raise ValueError(f"{path} is truncated in its header: download it again.")
     return struct.unpack(f">{num_dims}I", content)
-
-
-def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Memory-map the array of an uncompressed file."""
-    start = 4 + 4 * len(shape)
-    require_size(path, shape, path.stat().st_size - start)
-    return np.memmap(path, np.uint8, "r", start, shape)
 
 
 def decompress(stream: BufferedIOBase, path: Path, shape: tuple[int, ...]) -> np.ndarray:

@@ -9,6 +9,7 @@ devkit numbers classes in another order (ILSVRC2012_ID), which only its meta.mat
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import isdir, isfile
 from pathlib import Path
@@ -51,10 +52,8 @@ class ValidationLabels:
         numbers.update({number: number for number in range(len(wnids))})
         for line, label in zip(self.lines, self.labels, strict=True):
             if label not in numbers:
-                raise ValueError(
-                    f"{self.path}, line {line} has class {label}, which is not among the {len(wnids)} classes of this data: "
-                    "complete the images or class names, or use the label file that belongs to them."
-                )
+                found = f"{self.path}, line {line} has class {label}, which is not among the {len(wnids)} classes"
+                raise ValueError(f"{found}: complete the images or class names, or use the label file that belongs to them.")
         return np.array([numbers[label] for label in self.labels], dtype=np.int64)
 
 
@@ -107,9 +106,7 @@ def read_labels(path: Path) -> tuple[list[int], list[str]]:
 def to_wnids(path: Path, meta: Path | None, lines: list[int], ids: list[str]) -> list[str]:
     """Translate ILSVRC2012_IDs to wnids with meta.mat."""
     if meta is None:
-        raise FileNotFoundError(
-            f"{path} has class numbers of the devkit, which its {META} explains, but that file is missing: put it there."
-        )
+        raise FileNotFoundError(f"{path} has class numbers of the devkit; its {META}, which explains them, is missing: add it.")
     wnids = {number: wnid for number, wnid, _ in load_synsets(meta)}
     for line, number in zip(lines, ids, strict=True):
         if int(number) not in wnids:
@@ -127,9 +124,7 @@ def load_synsets(path: Path) -> list[tuple[int, str, str]]:
         number, children = (to_integer(synset.get(field)) for field in ("ILSVRC2012_ID", "num_children"))
         wnid, words = synset.get("WNID"), synset.get("words")
         if number is None or children is None or not is_wnid(wnid) or not isinstance(words, str):
-            raise ValueError(
-                f"{path} has no ILSVRC2012_ID, WNID, words and num_children in synset {position}: download it again."
-            )
+            raise ValueError(f"{path} has no ILSVRC2012_ID, WNID, words and num_children in synset {position}: download it.")
         if children == 0:
             found.append((number, wnid, words))
     if not found or len({number for number, _, _ in found}) < len(found) or len({wnid for _, wnid, _ in found}) < len(found):
@@ -173,10 +168,8 @@ def load_real(path: Path, num_classes: int) -> list[list[int]]:
         raise ValueError(f"{path} is not a list of lists of classes: download it again.")
     for image, each in enumerate(labels, start=1):
         if not isinstance(each, list) or not all(is_whole(label) and 0 <= label < num_classes for label in each):
-            raise ValueError(
-                f"{path} has {quote(str(each))} for image {image}; expected classes from 0 to {num_classes - 1}: download it "
-                "again, or complete the classes."
-            )
+            found = f"{path} has {quote(str(each))} for image {image}; expected classes from 0 to {num_classes - 1}"
+            raise ValueError(f"{found}: download it again, or complete the classes.")
     return labels
 
 
@@ -239,36 +232,25 @@ def list_classes(folder: Path) -> tuple[str, ...] | None:
 
 
 def has_validation(folder: Path) -> bool:
-    """Whether a folder has validation images directly in it."""
-    try:
-        with os.scandir(folder) as entries:
-            return any(VALIDATION.fullmatch(entry.name) for entry in entries)
-    except OSError:
-        return False
-
-
-def matches(data: Path) -> bool:
-    """Whether a folder holds ImageNet."""
-    return find_layout(data) is not None
+    """Return whether a folder has validation images directly in it."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return any(VALIDATION.fullmatch(entry.name) for entry in entries)
+    return False
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
     """List those of train, val and real that are there."""
     layout = find_layout(data)
-    assert layout is not None  # guaranteed by `matches`
+    assert layout is not None  # otherwise the format does not match
     has_val = layout.is_flat or bool(layout.val)
-    is_there = {
-        "train": bool(layout.train),
-        "val": has_val,
-        "real": has_val and find_file(layout.label_folders, [REAL]) is not None,
-    }
-    return tuple(split for split, there in is_there.items() if there)
+    has_real = has_val and find_file(layout.label_folders, [REAL]) is not None
+    return tuple(split for split, there in (("train", layout.train), ("val", has_val), ("real", has_real)) if there)
 
 
 def open_split(data: Path, split: str | None) -> Source:
     """Open train, val, or val with ReaL labels."""
     layout = find_layout(data)
-    assert layout is not None  # guaranteed by `matches`
+    assert layout is not None  # otherwise the format does not match
     words = load_words(layout.label_folders)
     wnids = resolve_wnids(layout, words)
     if split == "train":
@@ -300,9 +282,7 @@ def load_class_names(layout: Layout, wnids: Sequence[str], words: dict[str, str]
         return tuple(wnids)
     unnamed = next((wnid for wnid in wnids if wnid not in words), None)
     if unnamed is not None:
-        raise ValueError(
-            f"{layout.label_folders[0]} has no name for {unnamed} in its list of class names: add a line, or remove the list."
-        )
+        raise ValueError(f"{layout.label_folders[0]} has no name for {unnamed} in its list: add a line, or remove the list.")
     return tuple(words[wnid] for wnid in wnids)
 
 
@@ -312,9 +292,7 @@ def list_sorted(images: Path, split: str, folders: Sequence[str], wnids: Sequenc
     paths, counts = [], []
     for folder in folders:
         if folder not in numbers:
-            raise ValueError(
-                f"{images / split / folder} is not among the {len(wnids)} classes of train or of the class names: add it."
-            )
+            raise ValueError(f"{images / split / folder} is not among the {len(wnids)} classes of train or the names: add it.")
         names = [name for name in list_folder(images / split / folder) if name.lower().endswith(SUFFIXES)]
         if not names:
             raise ValueError(f"{images / split / folder} contains no images ({', '.join(SUFFIXES)}): unpack or remove it.")
@@ -327,8 +305,7 @@ def list_flat(layout: Layout) -> list[str]:
     """List the validation images that are not in class folders."""
     if layout.val:
         raise ValueError(f"{layout.images / 'val'} has images both in class folders and outside of them: use one layout.")
-    names = [name for name in list_folder(layout.images / "val") if name.lower().endswith(SUFFIXES)]
-    return [f"val/{name}" for name in names]
+    return [f"val/{name}" for name in list_folder(layout.images / "val") if name.lower().endswith(SUFFIXES)]
 
 
 def list_validation(layout: Layout, wnids: Sequence[str]) -> tuple[list[str], Labels]:
@@ -359,13 +336,12 @@ def parse_image_numbers(layout: Layout, paths: list[str], num_labels: int, label
         numbers.append(int(match[1]))
     if len(numbers) != num_labels:
         raise ValueError(
-            f"{labels} has {num_labels} labels for {len(numbers)} images in val; expected one for each: correct it."
+            f"{labels} has {num_labels} labels for {len(numbers)} images in val; expected equal numbers: correct it."
         )
     absent = set(range(1, num_labels + 1)).difference(numbers)
     if absent:
-        lost = f"ILSVRC2012_val_{min(absent):08d}"
-        raise FileNotFoundError(f"{layout.images / 'val'} has no {lost}: unpack the images again.")
+        raise FileNotFoundError(f"{layout.images / 'val'} has no ILSVRC2012_val_{min(absent):08d}: unpack the images again.")
     return np.array(numbers, dtype=np.int64)
 
 
-FORMAT = DatasetFormat("imagenet", matches, list_splits, open_split)
+FORMAT = DatasetFormat("imagenet", lambda data: find_layout(data) is not None, list_splits, open_split)

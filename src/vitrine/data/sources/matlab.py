@@ -137,15 +137,12 @@ def read_structures(parts: Iterator[tuple[int, memoryview]], order: str, shape: 
     if length < 1 or len(text) % length:
         raise ValueError("its field names are damaged")
     fields = [text[start : start + length].split("\0")[0] for start in range(0, len(text), length)]
-    values = [read_field(kind, data, order) for kind, data in parts]
+    values = []
+    for kind, data in parts:
+        if kind != MI_MATRIX:
+            raise ValueError(f"it has data of type {kind} where an array is expected")
+        values.append(read_array(data, order)[1] if len(data) > 0 else np.zeros((0, 0)))
     if len(set(fields)) < len(fields) or len(values) != len(fields) * int(np.prod(shape, dtype=object)):
         raise ValueError(f"it has {len(values)} values for structures of {len(fields)} fields in the shape {shape}")
     step = max(1, len(fields))
     return [dict(zip(fields, values[start : start + step], strict=True)) for start in range(0, len(values), step)]
-
-
-def read_field(kind: int, data: memoryview, order: str) -> Value:
-    """Read the value of one field of a structure."""
-    if kind != MI_MATRIX:
-        raise ValueError(f"it has data of type {kind} where an array is expected")
-    return read_array(data, order)[1] if len(data) > 0 else np.zeros((0, 0))

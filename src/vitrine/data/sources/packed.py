@@ -26,15 +26,8 @@ FORMAT_VERSION = 1
 MAX_STAMPS = 10_000
 GONE = [-1, -1]  # the stamp of a missing file
 
-ARRAYS = {
-    "offsets": np.int64,
-    "heights": np.int64,
-    "widths": np.int64,
-    "name_starts": np.int64,
-    "name_bytes": np.uint8,
-    "labels": np.int64,
-    "label_starts": np.int64,
-}
+INTEGER_ARRAYS = ("offsets", "heights", "widths", "name_starts", "labels", "label_starts")
+ARRAYS = dict.fromkeys(INTEGER_ARRAYS, np.int64) | {"name_bytes": np.uint8}
 
 
 @dataclass(frozen=True)
@@ -114,10 +107,7 @@ def open_packed(path: Path, split: str | None) -> PackedSource:
     description = read_description(path)
     actual = (path / IMAGES).stat().st_size if (path / IMAGES).is_file() else 0
     if actual != description.num_bytes:
-        raise ValueError(
-            f"{path / IMAGES} has {actual} bytes; expected {description.num_bytes}. It was truncated or changed: pack the data "
-            "again."
-        )
+        raise ValueError(f"{path / IMAGES} has {actual} bytes; expected {description.num_bytes}: pack the data again.")
     index = read_index(path, description)
     warn_if_changed(path, description)
     start, stop = (0, description.num_images) if split is None else description.splits[split]
@@ -131,9 +121,8 @@ def read_description(path: Path) -> PackDescription:
         description = PackDescription(**content)
         check_description(description)
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"{path / DESCRIPTION} is not a description by `vitrine data pack` ({summarise_error(error)}): pack the data again."
-        ) from None
+        problem = f"{path / DESCRIPTION} is not by `vitrine data pack` ({summarise_error(error)})"
+        raise ValueError(f"{problem}: pack the data again.") from None
     return description
 
 
@@ -164,9 +153,8 @@ def read_index(path: Path, description: PackDescription) -> dict[str, np.ndarray
             index = {name: content[name] for name in ARRAYS if name in content.files}
         check_index(index, description)
     except Exception as error:  # zipfile and NumPy raise all kinds of errors on damaged files
-        raise ValueError(
-            f"{path / INDEX} does not fit the packed images ({summarise_error(error)}): pack the data again."
-        ) from None
+        problem = f"{path / INDEX} does not fit the packed images ({summarise_error(error)})"
+        raise ValueError(f"{problem}: pack the data again.") from None
     return index
 
 
@@ -205,8 +193,7 @@ def require_runs(starts: np.ndarray, count: int, end: int) -> None:
 def take_stamps(data: str, files: list[Path]) -> dict[str, list[int]]:
     """Return size and modification time of the files, evenly sampled if there are many, and of their folders.
 
-    Adding, removing or renaming a file changes the time of its folder, so among a million files only one that was overwritten
-    in place can go unnoticed.
+    Adding, removing or renaming a file changes its folder's time: of many files, only one overwritten in place goes unnoticed.
     """
     names = {os.path.abspath(file) for file in (files[:: -(-len(files) // MAX_STAMPS)] if files else ())}
     if os.path.isdir(data):  # the folder of a single file may hold anything
@@ -223,10 +210,8 @@ def warn_if_changed(path: Path, description: PackDescription) -> None:
     stamps = {name: stamp_entry(name) for name in description.stamps}
     changed = [name for name, stamp in description.stamps.items() if stamps[name] != stamp]
     if changed and any(stamp != GONE for stamp in stamps.values()):
-        warn_user(
-            f"{description.data} has changed since it was packed into {path} ({join_names(changed, 3)}): pack it again, unless "
-            "the images are still the same."
-        )
+        change = f"{description.data} has changed since it was packed into {path} ({join_names(changed, 3)})"
+        warn_user(f"{change}: pack it again, unless the images are still the same.")
 
 
 def stamp_entry(name: str) -> list[int]:

@@ -32,20 +32,13 @@ class Pet:
 
 def find_root(data: Path) -> Path | None:
     """Return the folder of images/ and annotations/: the given one, or the usual folder in it."""
-    for root in (data, data / "oxford-iiit-pet"):
-        if isdir(root / "images") and isfile(root / LISTS["train"]):
-            return root
-    return None
-
-
-def matches(data: Path) -> bool:
-    """Whether a folder holds Oxford-IIIT Pet as published."""
-    return find_root(data) is not None
+    roots = (data, data / "oxford-iiit-pet")
+    return next((root for root in roots if isdir(root / "images") and isfile(root / LISTS["train"])), None)
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
     root = find_root(data)
-    assert root is not None  # guaranteed by `matches`
+    assert root is not None  # otherwise the format does not match
     return tuple(split for split, path in LISTS.items() if isfile(root / path))
 
 
@@ -58,8 +51,10 @@ def open_split(data: Path, split: str | None) -> Source:
     everyone = [pet for each in splits for pet in pets[each]]
     class_names = load_class_names(root, everyone)
     require_once((pet.where, pet.name) for pet in everyone)
-    wanted = pets[split or ""]
-    require_images(root, wanted)
+    wanted, there = pets[split or ""], set(list_folder(root / "images"))
+    for pet in wanted:
+        if f"{pet.name}.jpg" not in there:
+            raise FileNotFoundError(f"{pet.where} lists {pet.name}, but images/{pet.name}.jpg is missing: unpack it.")
     paths = [f"images/{pet.name}.jpg" for pet in wanted]
     labels = Labels.one_each([pet.label for pet in wanted])
     return FileSource(root, paths, labels, class_names, [root / LISTS[each] for each in splits])
@@ -72,10 +67,8 @@ def read_pets(path: Path) -> Iterator[Pet]:
             continue
         match = LINE.fullmatch(line)
         if match is None:
-            raise ValueError(
-                f"{path}, line {number} is {quote(line)}; expected an image and three numbers, e.g. 'Abyssinian_100 1 1 1': "
-                "download the list again."
-            )
+            expected = "an image and three numbers, e.g. 'Abyssinian_100 1 1 1'"
+            raise ValueError(f"{path}, line {number} is {quote(line)}; expected {expected}: download the list again.")
         if not 1 <= int(match["id"]) <= NUM_CLASSES:
             raise ValueError(f"{path}, line {number} has class {match['id']}; expected 1 to {NUM_CLASSES}: correct it.")
         yield Pet(f"{path}, line {number}", match["name"], match["breed"], int(match["id"]) - 1)
@@ -89,9 +82,7 @@ def load_class_names(root: Path, pets: list[Pet]) -> tuple[str, ...]:
         breed, label = breeds.setdefault(pet.label, pet.breed), classes.setdefault(pet.breed, pet.label)
         if (breed, label) != (pet.breed, pet.label):
             other = f"{breed} has class {pet.label + 1}" if breed != pet.breed else f"{pet.breed} has class {label + 1}"
-            raise ValueError(
-                f"{pet.where} gives {pet.breed} class {pet.label + 1}, but an earlier line says that {other}: correct the list."
-            )
+            raise ValueError(f"{pet.where} gives {pet.breed} class {pet.label + 1}, but earlier {other}: correct the list.")
     if not breeds:
         raise ValueError(f"{root / LISTS['train']} lists no images: download the list again.")
     absent = [str(label + 1) for label in range(max(breeds)) if label not in breeds]
@@ -100,14 +91,4 @@ def load_class_names(root: Path, pets: list[Pet]) -> tuple[str, ...]:
     return tuple(breeds[label] for label in range(len(breeds)))
 
 
-def require_images(root: Path, pets: list[Pet]) -> None:
-    """Raise FileNotFoundError if an image of a list is missing."""
-    there = set(list_folder(root / "images"))
-    for pet in pets:
-        if f"{pet.name}.jpg" not in there:
-            raise FileNotFoundError(
-                f"{pet.where} lists {pet.name}, but images/{pet.name}.jpg does not exist: unpack the images again."
-            )
-
-
-FORMAT = DatasetFormat("pets", matches, list_splits, open_split)
+FORMAT = DatasetFormat("pets", lambda data: find_root(data) is not None, list_splits, open_split)

@@ -116,22 +116,6 @@ def measure_circle(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
     return np.sqrt(np.square(ahead) + np.square(aside)) - 1
 
 
-def measure_ring(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    return np.abs(measure_circle(ahead, aside) + 0.3) - 0.3
-
-
-def measure_square(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    return np.maximum(np.abs(ahead), aside) - math.sqrt(0.5)
-
-
-def measure_bar(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    return np.maximum(np.abs(ahead) - 0.91, aside - 0.4)
-
-
-def measure_triangle(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    return np.maximum(-ahead, 0.5 * ahead + math.sqrt(0.75) * aside) - 0.5
-
-
 def measure_star(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
     """Fold the ten half points of a star onto one, between the hand and 36 degrees from it."""
     for degrees in (72, 36):
@@ -160,10 +144,10 @@ def measure_heart(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
 # In label order.
 DISTANCES: dict[str, Distance] = {
     "circle": measure_circle,
-    "ring": measure_ring,
-    "square": measure_square,
-    "bar": measure_bar,
-    "triangle": measure_triangle,
+    "ring": lambda ahead, aside: np.abs(measure_circle(ahead, aside) + 0.3) - 0.3,
+    "square": lambda ahead, aside: np.maximum(np.abs(ahead), aside) - math.sqrt(0.5),
+    "bar": lambda ahead, aside: np.maximum(np.abs(ahead) - 0.91, aside - 0.4),
+    "triangle": lambda ahead, aside: np.maximum(-ahead, 0.5 * ahead + math.sqrt(0.75) * aside) - 0.5,
     "star": measure_star,
     "cross": measure_cross,
     "heart": measure_heart,
@@ -177,11 +161,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "shape": tuple(DISTANCES),  # from circle to heart
     "colour": ("red", "gold", "lime", "green", "cyan", "blue", "violet", "magenta"),
     "size": ("small", "medium", "large", "huge"),
-    "position": (
-        *("top-left", "top", "top-right"),
-        *("left", "centre", "right"),
-        *("bottom-left", "bottom", "bottom-right"),
-    ),
+    "position": (*("top-left", "top", "top-right"), *("left", "centre", "right"), *("bottom-left", "bottom", "bottom-right")),
     "orientation": ("east", "north-east", "north", "north-west", "west", "south-west", "south", "south-east"),
     "count": ("one-dot", "two-dots", "three-dots", "four-dots", "five-dots"),
 }
@@ -240,10 +220,8 @@ def parse_task(task: str) -> tuple[list[str], int]:
         return names, DEFAULT_SIZE
     is_number = side.isascii() and side.isdecimal() and len(side) <= 3
     if not is_number or not MIN_SIZE <= int(side) <= MAX_SIZE:
-        raise ValueError(
-            f"shapes:{task} has the image size {side!r}; expected a whole number from {MIN_SIZE} to {MAX_SIZE}, e.g. "
-            f"shapes:{'+'.join(names)}@64."
-        )
+        expected = f"a whole number from {MIN_SIZE} to {MAX_SIZE}, e.g. shapes:{joined}@64"
+        raise ValueError(f"shapes:{task} has the image size {side!r}; expected {expected}.")
     return names, int(side)
 
 

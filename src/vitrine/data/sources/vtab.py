@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -62,14 +63,12 @@ class VtabTask:
     crop: bool = True
 
 
-def natural(name: str, num_classes: int, *folders: str, val_fraction: float = 0.2) -> VtabTask:
-    """Return a row of the natural group."""
-    return VtabTask(name=name, group="natural", num_classes=num_classes, folders=folders, val_fraction=val_fraction)
+def natural(name: str, num_classes: int, *folders: str, val_fraction: float = 0.2, group: Group = "natural") -> VtabTask:
+    """Return a row of the natural or the specialised group."""
+    return VtabTask(name=name, group=group, num_classes=num_classes, folders=folders, val_fraction=val_fraction)
 
 
-def specialised(name: str, num_classes: int, *folders: str) -> VtabTask:
-    """Return a row of the specialised group."""
-    return VtabTask(name=name, group="specialised", num_classes=num_classes, folders=folders)
+specialised = partial(natural, group="specialised")
 
 
 def structured(name: str, num_classes: int, label: str, *folders: str, **changes: float) -> VtabTask:
@@ -184,9 +183,8 @@ def read_list(path: Path) -> Iterator[Line]:
     for number, text in read_lines(path):
         match = LINE.fullmatch(text)
         if match is None or int(match["label"]) >= MAX_CLASSES:
-            raise ValueError(
-                f"{path} line {number} is {quote(text)}; expected a path and a class, e.g. 'images/0001.png 7': correct it."
-            )
+            expected = "a path and a class, e.g. 'images/0001.png 7'"
+            raise ValueError(f"{path} line {number} is {quote(text)}; expected {expected}: correct it.")
         yield Line(f"{path} line {number}", os.path.normpath(match["path"]), int(match["label"]))
 
 
@@ -225,10 +223,7 @@ class Part:
 def open_task_split(
     task: VtabTask, splits: tuple[str, ...], open_split: OpenSplit, split: str | None, test_images: int | None = None
 ) -> Source:
-    """Open one of SPLITS of a task.
-
-    `splits` and `open_split` belong to the underlying data. `test_images` limits the test images; None takes all.
-    """
+    """Open one of SPLITS of a task, from data with its own `splits`; `test_images` limits the test images (None: all)."""
     assert split is not None
     limit = test_images if split == "test" else SIZES.get(split)
     if WHOLE in splits:
