@@ -80,10 +80,8 @@ def download_model(source: str) -> Path:
         warn_about_cached_copy(source, folder.name, problem)
     if not any((folder / name).exists() for name in (SINGLE, INDEX, PICKLED)):
         files = files or [path.name for path in folder.glob("*")]
-        raise ValueError(
-            f"{source} contains {join_names(files) or 'no files'}; expected {SINGLE}, {INDEX} with its shards, or {PICKLED}: "
-            "choose another repository or revision."
-        )
+        expected = f"{SINGLE}, {INDEX} with its shards, or {PICKLED}: choose another repository or revision"
+        raise ValueError(f"{source} contains {join_names(files) or 'no files'}; expected {expected}.")
     return folder
 
 

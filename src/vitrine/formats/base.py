@@ -168,9 +168,7 @@ class CheckpointFormat:
 
     def unsupported(self, feature: str) -> ValueError:
         """Build the error for a model that this format cannot hold."""
-        return ValueError(
-            f"Format {self.name} cannot hold {feature}: use --format vitrine, which holds all, or another format."
-        )
+        return ValueError(f"The format {self.name} cannot hold {feature}: use another, e.g. --format vitrine, which holds all.")
 
     def resolve_vit(
         self, foreign: ForeignCheckpoint, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None

@@ -36,11 +36,9 @@ class Checkpoint:
         config = self.model.config
         check_class_names(self.class_names, config)
         if self.preprocessing.crop != config.image_size or self.preprocessing.num_channels != config.num_channels:
-            height, width = self.preprocessing.crop
-            raise ValueError(
-                f"The preprocessing makes images of {self.preprocessing.num_channels} x {height} x {width}; the model expects "
-                f"{config.num_channels} x {config.image_size[0]} x {config.image_size[1]}."
-            )
+            (height, width), channels = self.preprocessing.crop, self.preprocessing.num_channels
+            expected = f"the model expects {config.num_channels} x {config.image_size[0]} x {config.image_size[1]}"
+            raise ValueError(f"The preprocessing makes images of {channels} x {height} x {width}; {expected}.")
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,8 @@ def is_metadata(content: Mapping[str, Any]) -> bool:
 def parse_metadata(content: Mapping[str, Any], name: str) -> CheckpointMetadata:
     """Build CheckpointMetadata from its JSON; `name` is the file for error messages."""
     if content.get("format") != FORMAT_VERSION:
-        raise ValueError(
-            f"{name} has format version {content.get('format')!r}; this version of Vitrine reads {FORMAT_VERSION}: "
-            "install a newer one."
-        )
+        found = f"{name} has format version {content.get('format')!r}"
+        raise ValueError(f"{found}; this version of Vitrine reads {FORMAT_VERSION}: install a newer one.")
     try:
         config = config_from_json(content.get("model"))
         preprocessing = Preprocessing.from_json(content.get("preprocessing"))

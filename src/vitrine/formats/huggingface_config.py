@@ -114,7 +114,12 @@ def preprocessing_from_huggingface(content: dict[str, Any], config: ModelConfig)
     """Build our preprocessing from the content of a preprocessor_config.json."""
     name = str(content.get("image_processor_type") or content.get("feature_extractor_type") or "")
     default = next((processor for family, processor in PROCESSORS.items() if name.startswith(family)), ProcessorDefaults())
-    check_rescaling(content)
+    factor = content.get("rescale_factor", 1 / 255) if content.get("do_rescale", True) else 1
+    if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
+        raise ValueError(f"preprocessor_config.json scales values by {factor!r}; supported is 1/255: pass --preprocess.")
+    resample = content.get("resample", default.resample)
+    if not isinstance(resample, int) or resample not in FILTERS:
+        raise ValueError(f"preprocessor_config.json has resample={resample!r}; supported are Pillow's filters 0 to 5.")
     resize = parse_size(content.get("size", default.size)) if content.get("do_resize", True) else None
     crop = None
     if content.get("do_center_crop", default.crop_size is not None or "crop_size" in content):
@@ -125,46 +130,27 @@ def preprocessing_from_huggingface(content: dict[str, Any], config: ModelConfig)
         crop = resize if isinstance(resize, tuple) else config.image_size
     crop = as_image_size(crop)
     if crop != config.image_size:
-        raise ValueError(
-            f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, but the model expects "
-            f"{config.image_size[0]} x {config.image_size[1]}: correct it, or pass --preprocess."
-        )
+        expected = f"the model expects {config.image_size[0]} x {config.image_size[1]}: correct it, or pass --preprocess"
+        raise ValueError(f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, but {expected}.")
     half, is_normalised = [0.5] * config.num_channels, content.get("do_normalize", True)
     return Preprocessing.from_json(
         {
             "resize": list(resize) if isinstance(resize, tuple) else resize,
             "crop": list(crop),
-            "interpolation": parse_filter(content.get("resample", default.resample)),
+            "interpolation": FILTERS[resample],
             "mean": content.get("image_mean", half) if is_normalised else [0.0] * config.num_channels,
             "std": content.get("image_std", half) if is_normalised else [1.0] * config.num_channels,
         }
     )
 
 
-def check_rescaling(content: dict[str, Any]) -> None:
-    """Raise a ValueError unless bytes are scaled by 1/255."""
-    factor = content.get("rescale_factor", 1 / 255) if content.get("do_rescale", True) else 1
-    if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
-        raise ValueError(f"preprocessor_config.json scales values by {factor!r}; supported is 1/255: pass --preprocess.")
-
-
-def parse_filter(number: object) -> str:
-    if not isinstance(number, int) or number not in FILTERS:
-        raise ValueError(f"preprocessor_config.json has resample={number!r}; supported are Pillow's filters 0 to 5.")
-    return FILTERS[number]
-
-
 def parse_size(size: object) -> int | tuple[int, int] | None:
     """Return (height, width), or one number for the short side, from any of the forms of a size in the file."""
     match size:
-        case {"height": int() as height, "width": int() as width}:
+        case {"height": int() as height, "width": int() as width} | (int() as height, int() as width):
             return height, width
         case {"shortest_edge": int() as short}:
             return short
-        case int():
+        case int() | None:
             return size
-        case (int() as height, int() as width):
-            return height, width
-        case None:
-            return None
     raise ValueError(f"preprocessor_config.json has a size of {size!r}; expected height and width, or shortest_edge.")

@@ -35,7 +35,7 @@ from vitrine.formats.huggingface_config import (
 from vitrine.formats.registry import detect_format, strip_prefixes
 from vitrine.formats.tensor_files import TensorFile, Tensors, open_tensors
 from vitrine.formats.tensor_mapping import check_tensors
-from vitrine.models.config import HybridConfig, ModelConfig, ResizeMethod, ResNetConfig, ViTConfig, as_image_size
+from vitrine.models.config import ModelConfig, ResizeMethod, ViTConfig, as_image_size
 from vitrine.models.model import Model
 from vitrine.models.registry import build_meta_model
 from vitrine.version import __version__
@@ -116,10 +116,8 @@ def find_weights_file(source: str | Path) -> Path:
         return find_weights_in(path)
     if not path.is_file():
         beside = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
-        raise FileNotFoundError(
-            f"No checkpoint at {path}; {path.parent} contains: {join_names(beside) or 'nothing'}. "
-            "Pass a folder, a file, or hf://org/name for a model on the hub."
-        )
+        found = f"No checkpoint at {path}; {path.parent} contains: {join_names(beside) or 'nothing'}"
+        raise FileNotFoundError(f"{found}. Pass a folder, a file, or hf://org/name for a model on the hub.")
     return path
 
 
@@ -134,10 +132,8 @@ def find_weights_in(folder: Path) -> Path:
     if candidates:
         names = join_names([path.name for path in candidates])
         raise ValueError(f"{folder} contains several weights files ({names}): pass one of them.")
-    beside = sorted(path.name for path in folder.iterdir())
-    raise FileNotFoundError(
-        f"{folder} contains no weights ({', '.join(WEIGHT_FILES)}); it contains: {join_names(beside) or 'nothing'}."
-    )
+    beside = join_names(sorted(path.name for path in folder.iterdir())) or "nothing"
+    raise FileNotFoundError(f"{folder} contains no weights ({', '.join(WEIGHT_FILES)}); it contains: {beside}.")
 
 
 @dataclass(frozen=True)
@@ -194,18 +190,10 @@ def read_checkpoint(file: TensorFile, source: str, overrides: Overrides) -> Chec
     tensors = fmt.normalise_names(tensors)
     inferred = resolve_model(fmt, tensors, source, overrides, side_files)
     model = load_weights(fmt, inferred.config, tensors, source, None if own is None else own.checksum)
-    provenance = own.provenance if own is not None else describe_origin(fmt, tensors, source)
+    dtypes = sorted({tensor.dtype.removeprefix("torch.") for tensor in tensors.values()})
+    origin = {"source": source, "format": fmt.name, "dtypes": dtypes, "read_by": f"vitrine {__version__}"}
+    provenance = origin if own is None else own.provenance
     return Checkpoint(model, inferred.preprocessing, inferred.class_names, provenance)
-
-
-def describe_origin(fmt: CheckpointFormat, tensors: Tensors, source: str) -> dict[str, Any]:
-    """Return the provenance of a foreign checkpoint."""
-    return {
-        "source": source,
-        "format": fmt.name,
-        "dtypes": sorted({tensor.dtype.removeprefix("torch.") for tensor in tensors.values()}),
-        "read_by": f"vitrine {__version__}",
-    }
 
 
 def resolve_model(
@@ -249,10 +237,9 @@ def choose_preprocessing(choice: Preprocessing | str | Path, config: ModelConfig
     """Return the preprocessing that the user named, for the model's final image size."""
     if isinstance(choice, Preprocessing):
         return choice
-    if choice == "imagenet":
-        return build_imagenet_preprocessing(config.image_size, config.num_channels)
-    if choice == "inception":
-        return build_inception_preprocessing(config.image_size, config.num_channels)
+    if choice in ("imagenet", "inception"):
+        build = build_imagenet_preprocessing if choice == "imagenet" else build_inception_preprocessing
+        return build(config.image_size, config.num_channels)
     path = Path(choice)
     if not path.is_file():
         raise FileNotFoundError(f"--preprocess {choice} is not imagenet, inception or a JSON file.")
@@ -281,20 +268,16 @@ def load_weights(fmt: CheckpointFormat, config: ModelConfig, tensors: Tensors, s
         parts = (loaded.add(name, tensors[name].read()) for name in mapping.foreign_names)
         state[mapping.name] = mapping.read(parts, shapes[mapping.name])
     if checksum is not None and loaded.value() != checksum:
-        raise ValueError(
-            f"The weights of {source} do not match the checksum of their metadata: they were damaged or replaced; "
-            "download or copy them again, or remove the metadata."
-        )
+        found = f"The weights of {source} were damaged or replaced: they do not match the checksum of their metadata"
+        raise ValueError(f"{found}; download or copy them again, or remove the metadata.")
     model.load_state_dict(state, assign=True)
     return model.eval()
 
 
 def check_depth(config: ModelConfig, tensors: Mapping[str, Any], source: str) -> None:
     """Raise a ValueError if metadata claims more blocks than there are tensors, before a huge model is built."""
-    stages = (
-        config.stem_stages if isinstance(config, HybridConfig) else config.stages if isinstance(config, ResNetConfig) else ()
-    )
-    depth = max(sum(stages), config.depth if isinstance(config, ViTConfig) else 0)
+    stages: tuple[int, ...] = getattr(config, "stem_stages", getattr(config, "stages", ()))
+    depth = max(sum(stages), getattr(config, "depth", 0))
     if max(depth, len(stages)) > len(tensors):
         raise ValueError(f"{source} describes {depth:,} blocks but has {len(tensors)} tensors, so nothing was loaded.")
 

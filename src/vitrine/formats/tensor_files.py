@@ -84,10 +84,8 @@ def open_file(path: Path, stack: ExitStack) -> TensorFile:
         return open_npz(path, archive) if names and all(name.endswith(".npy") for name in names) else open_torch(path, archive)
     if first.startswith(b"\x80"):
         return open_torch(path, None)
-    raise ValueError(
-        f"{path} is not a weights file: it begins with {first[:8]!r}; expected safetensors, npz, pth or pt. "
-        "If it was downloaded, check that it is not a web page or a Git LFS pointer."
-    )
+    found = f"{path} is not a weights file: it begins with {first[:8]!r}; expected safetensors, npz, pth or pt"
+    raise ValueError(f"{found}. If it was downloaded, check that it is not a web page or a Git LFS pointer.")
 
 
 def open_safetensors(path: Path) -> TensorFile:
@@ -203,9 +201,7 @@ def check_memory(path: Path, num_bytes: int) -> None:
     """Raise a ValueError if weights are larger than this machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if num_bytes > memory:
-        raise ValueError(
-            f"{path} holds {format_bytes(num_bytes)} of weights; this machine has {format_bytes(memory)} of memory."
-        )
+        raise ValueError(f"{path} holds {format_bytes(num_bytes)} of weights; this machine's memory is {format_bytes(memory)}.")
 
 
 @contextmanager

@@ -177,9 +177,7 @@ class ViTConfig(ModelConfig):
             raise ValueError(f"{expected}; not {self.position_insertion!r}.")
         if self.class_position and not self._position_has_class_row:
             found = f"position={self.position!r} with class_token={self.has_class_token}"
-            raise ValueError(
-                f"class_position needs a class token and learned or relative positions, not {found}: leave it out."
-            )
+            raise ValueError(f"class_position needs a class token and learned or relative positions, not {found}: omit it.")
         divisor = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
         if self.width % divisor != 0:
             raise ValueError(f"width={self.width} must be divisible by {divisor} for position={self.position!r}.")
@@ -265,9 +263,7 @@ class AxialConfig(ViTConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_prefix_tokens > 0:
-            raise ValueError(
-                "Axial models cannot have class, distillation or register tokens: take pool='mean' or 'map' without."
-            )
+            raise ValueError("Axial models cannot have class, distillation or register tokens: take pool='mean' or 'map'.")
         if self.position == "relative":
             raise ValueError("Axial models cannot use position='relative'; take learned-1d, learned-2d, sincos-2d or none.")
 
@@ -360,10 +356,8 @@ class HybridConfig(ViTConfig):
         require_counts(self, "stem_stages", "units in each stage, e.g. (3, 4, 9)")
         if min(self.grid) < 1:
             rows, columns = self.stem.grid
-            raise ValueError(
-                f"image_size={self.image_size} gives a feature map of {rows} x {columns}, which must hold at least one patch "
-                f"of {self.patch_size} x {self.patch_size}: take larger images or a smaller patch_size."
-            )
+            found = f"image_size={self.image_size} gives a feature map of {rows} x {columns}, less than a patch"
+            raise ValueError(f"{found} of {self.patch_size} x {self.patch_size}: take larger images or a smaller patch_size.")
 
     @property
     def stem(self) -> ResNetConfig:

@@ -58,10 +58,8 @@ class Encoded:
         """Patch tokens (B, R, S, D) on the grid of the image; a ValueError where some were dropped."""
         if self.patch_indices is not None:
             rows, columns = self.grid
-            raise ValueError(
-                f"{self.patch_indices.shape[1]} patch tokens do not fill the {rows} x {columns} grid, because patches were "
-                "dropped: encode without dropping, or read `patches` and `patch_indices`."
-            )
+            left = f"{self.patch_indices.shape[1]} patch tokens do not fill the {rows} x {columns} grid"
+            raise ValueError(f"{left}: encode without dropping patches, or read `patches` and `patch_indices`.")
         return self.patches.unflatten(1, self.grid)
 
 
@@ -182,37 +180,27 @@ class Model(nn.Module, Generic[ConfigT]):
             raise ValueError(f"images are of {images.dtype}; normalise them to floating point first.")
         channels, *size = images.shape[1:]
         if channels != self.config.num_channels:
-            raise ValueError(
-                f"images have {channels} channels, the model takes {self.config.num_channels}: "
-                f"convert them, or build the model with num_channels={channels}."
-            )
+            advice = f"convert them, or build the model with num_channels={channels}"
+            raise ValueError(f"images have {channels} channels, the model takes {self.config.num_channels}: {advice}.")
         if tuple(size) != self.config.image_size:
             height, width = self.config.image_size
-            raise ValueError(
-                f"images are {size[0]} x {size[1]} pixels, the model takes {height} x {width}: "
-                f"resize them, or call model.resize(({size[0]}, {size[1]})) first."
-            )
+            advice = f"resize them, or call model.resize(({size[0]}, {size[1]})) first"
+            raise ValueError(f"images are {size[0]} x {size[1]} pixels, the model takes {height} x {width}: {advice}.")
 
     def check_edited(self, edited: Tensor | PatchSubset, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """Check what `edit` made of the patch tokens; return the tokens and, where some were dropped, their indices."""
         if not isinstance(edited, PatchSubset):
             if edited.shape != tokens.shape:
-                raise ValueError(
-                    f"edit returned tokens of shape {tuple(edited.shape)}, expected {tuple(tokens.shape)}: to drop patches, "
-                    "return PatchSubset(tokens, indices)."
-                )
+                found = f"edit returned tokens of shape {tuple(edited.shape)}, expected {tuple(tokens.shape)}"
+                raise ValueError(f"{found}: to drop patches, return PatchSubset(tokens, indices).")
             return edited, None
         if not self.config.can_drop_patches:
-            raise ValueError(
-                f"{type(self).__name__} needs every patch of the grid, so edit cannot drop any: take a ViT with learned, "
-                "sin-cos or no positions."
-            )
+            needed = f"{type(self).__name__} needs every patch of the grid, so edit cannot drop any"
+            raise ValueError(f"{needed}: take a ViT with learned, sin-cos or no positions.")
         (b, n, d), left = tokens.shape, edited.tokens.shape[1]
         if edited.tokens.shape != (b, left, d) or edited.indices.shape != (b, left) or not 0 < left <= n:
-            raise ValueError(
-                f"edit returned tokens of shape {tuple(edited.tokens.shape)} with indices of shape "
-                f"{tuple(edited.indices.shape)}; expected ({b}, N', {d}) and ({b}, N'), N' from 1 to {n}."
-            )
+            found = f"edit returned tokens {tuple(edited.tokens.shape)} with indices {tuple(edited.indices.shape)}"
+            raise ValueError(f"{found}; expected shapes ({b}, N', {d}) and ({b}, N'), N' from 1 to {n}.")
         if edited.indices.dtype != torch.int64:
             raise ValueError(f"edit returned indices of {edited.indices.dtype}, expected torch.int64.")
         return edited.tokens, edited.indices

@@ -190,10 +190,8 @@ def resize_positions(positions: Tensor, old_grid: Grid, new_grid: Grid, method: 
     """
     rows, columns = old_grid
     if positions.shape[0] != rows * columns:
-        raise ValueError(
-            f"{positions.shape[0]} positions do not fill a {rows} x {columns} grid, expected {rows * columns}. "
-            "If the first row belongs to the class token, pass positions[1:]."
-        )
+        found = f"{positions.shape[0]} positions do not fill a {rows} x {columns} grid, expected {rows * columns}"
+        raise ValueError(f"{found}. If the first row belongs to the class token, pass positions[1:].")
     grid = positions.view(rows, columns, -1)  # (R, S, D)
     if method != "paper":
         planes = grid.permute(2, 0, 1)[None]  # (1, D, R, S)
