@@ -92,8 +92,8 @@ def take(paths: list[Path], count: int) -> list[Path]:
 
 
 def issues_by_file(check: DataCheck) -> dict[str, str]:
-    """Return the kind of issue of every file that has one."""
-    return {check.name(image): issue.kind for issue in check.issues for image in issue.images}
+    """Return the kind of every file's first issue: planted copies are found before labels are checked by a model."""
+    return {check.name(image): issue.kind for issue in reversed(check.issues) for image in issue.images}
 
 
 def count_found(check: DataCheck, planted: Planted, known: set[str]) -> dict[str, dict]:
