@@ -12,7 +12,7 @@ from vitrine.core.files import check_output_files, make_folder, write_json
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.evaluation.classification_report import ClassificationReport, ClassReport, Comparison
+    from vitrine.evaluation.classification_report import ClassificationReport, Comparison
 
 NUM_CLASSES_SHOWN = 10
 NUM_DIFFERENCES_SHOWN = 10
@@ -49,8 +49,7 @@ def evaluate(
     check_output_files(json)
     if out is not None:
         make_folder(out)
-    loaded, other = (None if each is None else checkpoint.load(each) for each in (model, against))
-    assert loaded is not None
+    loaded, other = checkpoint.load(model), None if against is None else checkpoint.load(against)
 
     from vitrine.evaluation.classification_report import evaluate as evaluate_model
     from vitrine.evaluation.classification_report import write_report
@@ -74,9 +73,8 @@ def evaluate(
 
 def print_report(report: "ClassificationReport") -> None:
     """Print a table of metrics and a table of the worst classes."""
-    rows = [("top-1", *format_estimate(report.top1, "%")), ("top-5", *format_estimate(report.top5, "%"))]
-    if report.loss is not None:
-        rows.append(("loss", *format_estimate(report.loss)))
+    loss = [] if report.loss is None else [("loss", *format_estimate(report.loss))]
+    rows = [("top-1", *format_estimate(report.top1, "%")), ("top-5", *format_estimate(report.top5, "%")), *loss]
     rows.append(("calibration error", *format_estimate(report.calibration_error, "%")))
     left_out = f", {report.num_left_out:,} without a label left out" if report.num_left_out else ""
     print_table((f"{report.num_images:,} images{left_out}", "", "95 % interval"), rows)
@@ -84,12 +82,8 @@ def print_report(report: "ClassificationReport") -> None:
         worst = sorted(report.classes, key=lambda each: each.top1.value)[:NUM_CLASSES_SHOWN]
         title = "class" if len(worst) == len(report.classes) else f"worst of {len(report.classes)} classes"
         print()
-        print_table((title, "images", "top-1", "95 % interval", "most often mistaken for"), map(format_class, worst))
-
-
-def format_class(each: "ClassReport") -> tuple[str, ...]:
-    """Return the table row of a class."""
-    return each.name, str(each.num_images), *format_estimate(each.top1, "%"), each.mistaken_for or ""
+        rows = [(c.name, str(c.num_images), *format_estimate(c.top1, "%"), c.mistaken_for or "") for c in worst]
+        print_table((title, "images", "top-1", "95 % interval", "most often mistaken for"), rows)
 
 
 def print_comparison(comparison: "Comparison") -> None:

@@ -54,19 +54,7 @@ def few_shot(
 
     from vitrine.evaluation.few_shot import few_shot as measure_few_shot
 
-    results = measure_few_shot(
-        loaded,
-        data,
-        counts,
-        seeds,
-        l2,
-        mean_rank,
-        held_out=features.held_out,
-        subset=features.subset,
-        device=features.device,
-        inference=features.inference,
-        use_cache=not features.no_cache,
-    )
+    results = measure_few_shot(loaded, data, counts, seeds, l2, mean_rank, **features.arguments)
     if not results:
         raise ValueError(f"No class has {' or '.join(shots)} training images: lower --shots, or use --shots all.")
     print_table(("data", "shots", "l2", "top-1", "95 % interval", "by seed"), map(format_row, results))

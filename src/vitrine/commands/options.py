@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
@@ -76,6 +76,12 @@ class FeatureOptions:
     device: str | None = None
     """Device, e.g. cuda (default: GPU if available)."""
     inference: Annotated[InferenceConfig, arg(name="")] = field(default_factory=InferenceConfig)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as keyword arguments of `few_shot` and `probe`."""
+        named = {name: getattr(self, name) for name in ("held_out", "subset", "device", "inference")}
+        return {**named, "use_cache": not self.no_cache}
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:

@@ -76,10 +76,8 @@ def print_predictions(predictions: "list[ImagePrediction]") -> None:
         print_table((predictions[0].image, ""), ((name, f"{probability:.1%}") for name, probability in rows))
         return
     columns = ("image", *(f"{rank}." for rank in range(1, 1 + len(predictions[0].classes))))
-    print_table(columns, map(format_prediction, predictions))
-
-
-def format_prediction(prediction: "ImagePrediction") -> tuple[str, ...]:
-    """Return the table row of an image: its name, then each class with its probability."""
-    classes = zip(prediction.classes, prediction.probabilities, strict=True)
-    return prediction.image, *(f"{name} {probability:.1%}" for name, probability in classes)
+    table = []
+    for each in predictions:
+        classes = zip(each.classes, each.probabilities, strict=True)
+        table.append((each.image, *(f"{name} {probability:.1%}" for name, probability in classes)))
+    print_table(columns, table)

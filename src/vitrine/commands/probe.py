@@ -37,17 +37,7 @@ def probe(
 
     from vitrine.evaluation.probes import probe as fit_probes
 
-    result = fit_probes(
-        loaded,
-        data,
-        kinds,
-        config,
-        held_out=features.held_out,
-        subset=features.subset,
-        device=features.device,
-        inference=features.inference,
-        use_cache=not features.no_cache,
-    )
+    result = fit_probes(loaded, data, kinds, config, **features.arguments)
     title = f"{result.num_train_images:,} images, tested on {result.num_test_images:,}"
     rows = [(each.kind, *format_estimate(each.top1, "%"), each.setting) for each in result.probes]
     print_table((title, "top-1", "95 % interval", "setting"), rows)

@@ -98,10 +98,8 @@ def open_train_and_test(data: DataLike, held_out: float, seed: int = 0, subset: 
         return hold_out(select_subset(handle.open(), subset, seed), held_out, seed)
     train, test = handle.open_train(), handle.open(choose_test_split(handle))
     if train.class_names != test.class_names:
-        raise ValueError(
-            f"The classes of {handle.name} differ between train and test ({len(train.class_names)} and "
-            f"{len(test.class_names)}, or in another order): use the same classes in both."
-        )
+        counts = f"{len(train.class_names)} and {len(test.class_names)}, or in another order"
+        raise ValueError(f"{handle.name} has other classes in train than in test ({counts}): use the same in both.")
     return select_subset(train, subset, seed), test
 
 
@@ -144,10 +142,7 @@ def find_built_in(name: str) -> DatasetHandle:
 
 
 def find_vtab_task(name: str) -> DatasetHandle:
-    """Find a task of VTAB-1k, `vtab:TASK:DATA`: its 800, 200 and 1000 images of any data, and its test images.
-
-    `vtab:TASK@500:DATA` has at most 500 test images.
-    """
+    """Find a task of VTAB-1k in any data: `vtab:TASK:DATA`, or `vtab:TASK@500:DATA` with at most 500 test images."""
     task_name, colon, where = name.removeprefix(VTAB).partition(":")
     if not task_name or not colon or not where:
         raise ValueError(f"{name} does not name a task and its data: write e.g. {VTAB}pets:DATA.")

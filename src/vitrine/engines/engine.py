@@ -79,21 +79,14 @@ class TorchEngine:
 
     def fingerprint(self) -> str:
         """Hash config, preprocessing and weights: the key of cached features."""
-        parts = (
-            FEATURE_VERSION,
-            config_to_json(self.model.config),
-            self.preprocessing.to_json(),
-            compute_checksum(dict(self.model.state_dict())),
-        )
+        config, weights = config_to_json(self.model.config), compute_checksum(dict(self.model.state_dict()))
+        parts = (FEATURE_VERSION, config, self.preprocessing.to_json(), weights)
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 @torch.no_grad()
 def stream_attention(model: Model[Any], images: Tensor, on_attention: OnAttention) -> Encoded:
-    """Encode normalised images and call `on_attention` with each layer's maps as they are computed.
-
-    No map is kept, so memory does not grow with the number of layers.
-    """
+    """Encode normalised images; `on_attention` gets each layer's maps as they are computed, and none is kept."""
 
     def observe(name: str, tensor: Tensor) -> None:
         match = ATTENTION_NAME.fullmatch(name)

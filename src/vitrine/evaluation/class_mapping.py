@@ -57,10 +57,7 @@ def match_classes(data_classes: Sequence[str], model_classes: Sequence[str] | No
         return [int(name) for name in data_classes]
     if len(data_classes) == num_classes:
         if model_classes is not None:
-            warn_user(
-                f"The {num_classes} class names of the data differ from the model's ({data_classes[0]} and "
-                f"{model_classes[0]}, ...); assuming the same order."
-            )
+            warn_user(f"Data has classes {data_classes[0]}, ...; model has {model_classes[0]}, ...: assuming the same order.")
         return list(range(num_classes))
     unknown = [name for name in data_classes if model_classes is None or model_classes.count(name) != 1]
     raise ValueError(
@@ -81,19 +78,13 @@ def read_mapping(
         raise FileNotFoundError(f"Mapping file {path} not found: check the path.")
     content = read_json(path)
     if not any(name in content for name in data_classes):
-        raise ValueError(
-            f"{path} has none of the data's classes ({join_names(data_classes)}): write an entry for each, e.g. "
-            f'{{"{data_classes[0]}": [3, 7]}}.'
-        )
+        raise ValueError(f"{path} has none of the data's classes ({join_names(data_classes)}): add an entry for each.")
     counts = Counter(model_classes or ())
     numbers = {name: number for number, name in enumerate(model_classes or ()) if counts[name] == 1}
     sets = [parse_entry(path, name, content.get(name, []), numbers, num_classes) for name in data_classes]
     unmapped = [name for name, each in zip(data_classes, sets, strict=True) if not each]
     if unmapped:
-        warn_user(
-            f"{len(unmapped)} of {len(data_classes)} classes are not mapped to a class of the model and do not count: "
-            f"{join_names(unmapped)}."
-        )
+        warn_user(f"{len(unmapped)} of {len(data_classes)} classes are not mapped and do not count: {join_names(unmapped)}.")
     return sets
 
 
@@ -105,10 +96,7 @@ def parse_entry(path: Path, name: str, entry: Any, numbers: dict[str, int], num_
     for item in entry if isinstance(entry, list) else [entry]:
         number = numbers.get(item) if isinstance(item, str) else item
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < num_classes:
-            raise ValueError(
-                f"{path} maps {name} to {item!r}; expected a class of the model: a unique class name, or a number from 0 to "
-                f"{num_classes - 1}."
-            )
+            raise ValueError(f"{path} maps {name} to {item!r}; expected a unique class name or a number below {num_classes}.")
         classes.add(number)
     return sorted(classes)
 

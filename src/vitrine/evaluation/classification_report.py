@@ -155,10 +155,9 @@ def compare_classifiers(first: EvaluationResult, second: EvaluationResult) -> Co
     ]
     differences = [
         Difference(
-            image=first.source.name(index),
-            label=first.name_labels(index),
-            first=first.name_prediction(rows[0][index]),
-            second=second.name_prediction(rows[1][index]),
+            first.source.name(index),
+            first.name_labels(index),
+            *(result.name_prediction(row_of[index]) for result, row_of in zip(results, rows, strict=True)),
             right="first" if first_is_right else "second",
         )
         for index, first_is_right, second_is_right in zip(common, *hits, strict=True)
@@ -281,6 +280,5 @@ def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]
         panel.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
         panel.set_title(shorten_label(prediction), fontsize=9, color="#b3253a", parse_math=False)
         panel.set_xlabel(shorten_label(label), fontsize=9, parse_math=False)
-        panel.set_xticks([])
-        panel.set_yticks([])
+        panel.set(xticks=[], yticks=[])
     save_figure(figure, path)

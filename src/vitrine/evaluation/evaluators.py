@@ -15,7 +15,7 @@ from vitrine.data.batch import Batch
 from vitrine.data.source import Source
 from vitrine.data.subsets import select_subset
 from vitrine.evaluation.config import EvaluationConfig
-from vitrine.evaluation.features import Features, FeatureSplit, extract_features
+from vitrine.evaluation.features import FeatureSplit, extract_features
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.topk import Classification, count_hits, summarise_counts
 from vitrine.objectives.config import ObjectiveSpec
@@ -102,28 +102,28 @@ def measure_objective(setup: EvaluationSetup) -> Metrics:
     return {f"{setup.split}_{name}": total / num_images for name, total in zip(names, totals, strict=True)}
 
 
-def list_few_shot_metrics(setup: EvaluationSetup) -> MetricLabels:
-    return {f"few_shot_{setup.config.few_shot}": f"few-shot {setup.config.few_shot}"}
-
-
 def measure_few_shot(setup: EvaluationSetup) -> Metrics:
     """Measure the accuracy of a linear classifier fitted to a few training images of each class; every rank computes all."""
     shots = setup.config.few_shot
     support = select_subset(setup.train, f"{shots}/class", setup.seed)
     with setup.evaluating():
-        split = FeatureSplit(features(setup, support), features(setup, setup.source), len(setup.train.class_names))
+        train, test = (
+            extract_features(setup.objective.features, setup.read_all(source), setup.runtime.device)
+            for source in (support, setup.source)
+        )
+    split = FeatureSplit(train, test, len(setup.train.class_names))
     return {f"few_shot_{shots}": evaluate_few_shot(split, shots, seeds=(setup.seed,)).mean}
-
-
-def features(setup: EvaluationSetup, source: Source) -> Features:
-    return extract_features(setup.objective.features, setup.read_all(source), setup.runtime.device)
 
 
 # They run in this order.
 EVALUATORS: dict[str, Evaluator] = {
     "top1": Evaluator(list_top1_metrics, measure_top1),
     "objective": Evaluator(list_objective_metrics, measure_objective),
-    "few_shot": Evaluator(list_few_shot_metrics, measure_few_shot, lambda config: config.few_shot > 0),
+    "few_shot": Evaluator(
+        lambda setup: {f"few_shot_{setup.config.few_shot}": f"few-shot {setup.config.few_shot}"},
+        measure_few_shot,
+        lambda config: config.few_shot > 0,
+    ),
 }
 
 

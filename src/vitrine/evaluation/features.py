@@ -45,16 +45,11 @@ class Features:
     def __post_init__(self) -> None:
         shapes = [tuple(tensor.shape) for tensor in (self.values, self.labels, self.index)]
         if tuple(map(len, shapes)) not in ((2, 1, 1), (2, 2, 1)) or len({shape[0] for shape in shapes}) > 1:
-            raise ValueError(
-                f"values, labels and index have shapes {', '.join(map(str, shapes))}; expected (N, D), (N) or (N, K), and (N), "
-                "one row for each image."
-            )
+            raise ValueError(f"values, labels, index have shapes {shapes}; expected (N, D), (N) or (N, K), and (N).")
         is_bad = ~self.values.isfinite().all(dim=1)
         if is_bad.any():
-            raise ValueError(
-                f"The features of {int(is_bad.sum())} of {len(self)} images (the first has index "
-                f"{int(self.index[is_bad][0])}) are not finite: check the model's weights, or compute in higher precision."
-            )
+            first = int(self.index[is_bad][0])
+            raise ValueError(f"Features of {int(is_bad.sum())} of {len(self)} images (first: index {first}) are not finite.")
 
     def __len__(self) -> int:
         return len(self.index)
@@ -72,30 +67,20 @@ class FeatureSplit:
         require_one_class_each(self.train.labels, self.num_classes, "The training labels")
         require_one_class_each(self.test.labels, self.num_classes, "The test labels")
         if self.train.values.shape[1] != self.test.values.shape[1]:
-            raise ValueError(
-                f"Training images have {self.train.values.shape[1]} features and test images "
-                f"{self.test.values.shape[1]}: compute both with the same model."
-            )
+            sizes = f"{self.train.values.shape[1]} and {self.test.values.shape[1]}"
+            raise ValueError(f"Training and test images have {sizes} features: compute both with the same model.")
 
 
 def extract_features(
     compute_features: Callable[[Tensor], Tensor], batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> Features:
-    """Compute the features of all batches on a device and collect them on the CPU.
-
-    `compute_features` maps raw images to (B, D), e.g. `TorchEngine.features`; its model should be in evaluation mode.
-    """
-    values: list[Tensor] = []
-    labels: list[Tensor] = []
-    index: list[Tensor] = []
+    """Collect the features of all batches on the CPU; `compute_features` maps raw images on the device to (B, D)."""
+    values, labels, index = list[Tensor](), list[Tensor](), list[Tensor]()
     for batch in batches:
         with torch.no_grad():  # not inference_mode: a sharded model would keep its tensors for the next training step
             rows = compute_features(batch.image.to(device, non_blocking=True))
         if rows.ndim != 2 or len(rows) != len(batch):
-            raise ValueError(
-                f"compute_features returned shape {tuple(rows.shape)} for {len(batch)} images; expected ({len(batch)}, D): "
-                "pool the model's tokens."
-            )
+            raise ValueError(f"compute_features gave {tuple(rows.shape)} for {len(batch)} images; expected ({len(batch)}, D).")
         values.append(rows.float().cpu())
         labels.append(batch.target.cpu())
         index.append(batch.index)
@@ -111,10 +96,7 @@ class FeatureCache:
     folder: Path
 
     def find(self, model_key: str, source: Source, bad_images: BadImages, compute: Callable[[], Features]) -> Features:
-        """Return cached features, or compute and save them.
-
-        `model_key` is `Engine.fingerprint()`. Labels come from the source, because features do not depend on them.
-        """
+        """Return cached features, or compute and save them; `model_key` is `Engine.fingerprint()`, labels are the source's."""
         path = self.locate(model_key, source)
         cached = load_features(path, source)
         if cached is not None and (len(cached) == len(source) or bad_images == "skip"):
@@ -125,7 +107,9 @@ class FeatureCache:
                 warn_user(f"Skipped {join_names([source.name(index) for index in unread])}: cannot be read.")
             return cached
         computed = compute()
-        self.save(path, computed)
+        tensors = {"values": computed.values.contiguous(), "index": computed.index}
+        if self.write(path, lambda partial: save_file(tensors, partial)):
+            self.make_room()
         return computed
 
     def locate(self, model_key: str, source: Source) -> Path:
@@ -138,12 +122,6 @@ class FeatureCache:
             if pointer is not None:
                 self.write(pointer, lambda partial: partial.write_text(content_key))
         return self.folder / f"{model_key}-{content_key}.safetensors"
-
-    def save(self, path: Path, features: Features) -> None:
-        """Write features to the cache; delete old ones when it is full."""
-        tensors = {"values": features.values.contiguous(), "index": features.index}
-        if self.write(path, lambda partial: save_file(tensors, partial)):
-            self.make_room()
 
     def write(self, path: Path, write: Callable[[Path], object]) -> bool:
         """Write a file of the cache; return False, with a warning, when that fails, e.g. because the disk is full."""

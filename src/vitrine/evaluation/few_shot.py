@@ -80,12 +80,10 @@ def few_shot(
     datasets = {str(each) if isinstance(each, str | Path) else find_data(each).name: find_data(each) for each in given}
     predictor = Predictor(model, device, inference, show_progress=True)
     splits = {name: extract_split(predictor, each, held_out, subset, use_cache=use_cache) for name, each in datasets.items()}
-    results = []
+    results, l2s = [], L2_GRID if mean_rank else (l2,)
     for count in shots:
         possible = {name: split for name, split in splits.items() if has_enough_images(name, split, count)}
-        sweeps = {
-            name: sweep_few_shot(split, count, seeds, L2_GRID if mean_rank else (l2,)) for name, split in possible.items()
-        }
+        sweeps = {name: sweep_few_shot(split, count, seeds, l2s) for name, split in possible.items()}
         chosen = choose_by_mean_rank(list(sweeps.values())) if sweeps else 0
         for name, sweep in sweeps.items():
             num_images, result = len(splits[name].test), sweep[chosen]
@@ -120,23 +118,17 @@ def sweep_few_shot(
     if shots is not None and (not is_whole(shots) or shots < 1):
         raise ValueError(f"shots={shots} must be a whole number of at least 1: training images per class.")
     rows = list_rows_by_class(split.train, split.num_classes)
-    if shots is not None:
-        warn_small_classes([len(each) for each in rows], shots)
+    small = [f"class {label} has {len(each)}" for label, each in enumerate(rows) if shots is not None and len(each) < shots]
+    if small:
+        warn_user(f"{len(small)} of {len(rows)} classes have fewer than {shots} training images: {join_names(small)}.")
     draws = [torch.arange(len(split.train))] if shots is None else [draw_shots(rows, shots, seed) for seed in seeds]
     table = [compute_accuracies(split, draw, l2s) for draw in draws]  # (draws, l2s)
-    results = []
-    for l2, accuracies in zip(l2s, zip(*table, strict=True), strict=True):
-        spread = compute_spread(accuracies)
-        results.append(FewShot(shots=shots, l2=l2, accuracies=accuracies, mean=spread.mean, std=spread.std))
-    return results
+    columns = zip(l2s, zip(*table, strict=True), strict=True)
+    return [FewShot(shots, l2, accuracies, **vars(compute_spread(accuracies))) for l2, accuracies in columns]
 
 
 def choose_by_mean_rank(sweeps: Sequence[Sequence[FewShot]]) -> int:
-    """Return the index of the penalty that ranks best on average over data sets.
-
-    Each sweep is one data set's `sweep_few_shot` over the same penalties. The first version of the released code chose so,
-    on the test images.
-    """
+    """Return the index of the penalty with the best mean rank over data sets, each with its `sweep_few_shot`."""
     from scipy.stats import rankdata
 
     means = np.array([[result.mean for result in sweep] for sweep in sweeps])  # (data sets, l2s)
@@ -154,16 +146,6 @@ def list_rows_by_class(features: Features, num_classes: int) -> list[np.ndarray]
     labels = features.labels.numpy()
     counts = np.bincount(labels, minlength=num_classes)
     return np.split(np.lexsort((features.index.numpy(), labels)), np.cumsum(counts)[:-1])
-
-
-def warn_small_classes(counts: list[int], shots: int) -> None:
-    """Warn about classes with fewer training images than shots."""
-    small = [f"class {label} has {count}" for label, count in enumerate(counts) if count < shots]
-    if small:
-        warn_user(
-            f"{len(small)} of {len(counts)} classes have fewer than shots={shots} training images; using all of theirs: "
-            f"{join_names(small)}."
-        )
 
 
 def draw_shots(rows: list[np.ndarray], shots: int, seed: int) -> Tensor:

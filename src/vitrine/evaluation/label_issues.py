@@ -67,10 +67,7 @@ def find_label_issues(check: DataCheck, predictor: Predictor, cache: FeatureCach
 
 
 def find_contradicted_labels(features: Features, num_classes: int) -> list[LabelIssue]:
-    """Return the images whose neighbours vote for another class, the most doubtful label first.
-
-    The vote of a neighbour is weighted by its cosine similarity; an image does not vote on itself.
-    """
+    """Return the images whose neighbours, weighted by cosine, vote for another class, the most doubtful label first."""
     require_one_class_each(features.labels, num_classes, "The labels")
     num_neighbours = min(NUM_NEIGHBOURS, len(features) - 1)
     if num_neighbours < 1:

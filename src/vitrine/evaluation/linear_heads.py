@@ -40,10 +40,7 @@ class Standardiser:
 
     @classmethod
     def fit_and_apply(cls, features: Tensor) -> tuple["Standardiser", Tensor]:
-        """Fit to features (N, D); return the standardiser and the features standardised, float64 (N, D).
-
-        The std divides by N, not N - 1.
-        """
+        """Fit to features (N, D), std with N; return the standardiser and the features standardised, float64 (N, D)."""
         if features.ndim != 2 or features.numel() == 0:
             raise ValueError(f"features have shape {tuple(features.shape)}; expected (N, D) with at least one image.")
         values = features.to(torch.float64, copy=True)  # in place from here: allocating takes longer than the arithmetic
@@ -61,10 +58,7 @@ class Standardiser:
         return (features - self.mean).div_(self.std)
 
     def fold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn a linear layer on standardised features, (K, D) and (K), into a float32 layer on the original features.
-
-        Single precision loses digits where a feature's mean is far larger than its std.
-        """
+        """Turn a linear layer on standardised features, (K, D) and (K), into a float32 layer on the original ones."""
         folded = weight / self.std
         return folded.float().contiguous(), (bias - folded @ self.mean).float()
 
@@ -98,10 +92,7 @@ class RidgeProblem:
         self.spectrum: Spectrum | None = None
 
     def decompose(self) -> Spectrum:
-        """Compute the eigenvectors once, so that each further penalty costs a matrix product.
-
-        It takes as long as about ten solutions without it.
-        """
+        """Compute the eigenvectors once, in the time of ten solutions; each further penalty costs a matrix product."""
         if self.spectrum is None:
             eigenvalues, vectors = torch.linalg.eigh(self.products)
             values = eigenvalues.clamp(min=0)  # rounding makes some negative, which a small l2 would not hide
@@ -174,16 +165,12 @@ def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
     if num_classes < 2:
         raise ValueError(f"num_classes={num_classes} must be at least 2.")
     if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise ValueError(
-            f"{what} are {labels.dtype} of shape {tuple(labels.shape)}; expected int64 (N): use data with one class per image."
-        )
+        raise ValueError(f"{what} are {labels.dtype} {tuple(labels.shape)}; expected int64 (N): one class per image.")
     if len(labels) == 0:
         raise ValueError(f"{what} are empty: check the data and its split.")
     lowest, highest = labels.min().item(), labels.max().item()
     if lowest < 0 or highest >= num_classes:
-        raise ValueError(
-            f"{what} go from {lowest} to {highest}; expected 0 to {num_classes - 1}: check num_classes={num_classes}."
-        )
+        raise ValueError(f"{what} go from {lowest} to {highest}; expected 0 to {num_classes - 1}: check num_classes.")
 
 
 @dataclass(frozen=True)
@@ -209,10 +196,7 @@ class Discriminant:
         return cls(means, counts, values.clamp(min=0), vectors)
 
     def solve(self, shrinkage: float) -> tuple[Tensor, Tensor]:
-        """Return weights (K, D) and biases (K), by which the class with the nearest mean scores highest.
-
-        `shrinkage` is added to the variance of every feature, which is 1 over all images.
-        """
+        """Return weights (K, D) and biases (K) of the nearest mean; `shrinkage` is added to each feature's variance."""
         weight = (self.means @ self.vectors / (self.values + shrinkage)) @ self.vectors.T
         return weight, -0.5 * (weight * self.means).sum(dim=1)
 
@@ -258,10 +242,7 @@ def fit_discriminant_head(features: Tensor, labels: Tensor, num_classes: int) ->
 
 
 def scale_for_softmax(scores: Tensor, labels: Tensor, offsets: Tensor | None = None) -> tuple[float, float]:
-    """Return the factor of the scores with the smallest cross-entropy, which is convex in it, and that cross-entropy.
-
-    Offsets (K) are added to the scaled scores.
-    """
+    """Return the scale of the scores, to which offsets (K) are added, with the smallest cross-entropy, and the latter."""
     from scipy.optimize import minimize_scalar
 
     added = torch.zeros_like(scores[0]) if offsets is None else offsets

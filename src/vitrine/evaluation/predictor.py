@@ -85,10 +85,7 @@ class DatasetFeatures:
 
 
 class Predictor:
-    """A model on a device, loaded once, that predicts classes and features of images.
-
-    Calls do not change the predictor, so several threads may use one.
-    """
+    """A model on a device, loaded once, that predicts classes and features of images; threads may share it."""
 
     def __init__(
         self,
@@ -121,11 +118,10 @@ class Predictor:
         source, inference = self.open_images(images)
         unlabelled = RelabelledSource(source, Labels.none_each(len(source)), class_names)
         topk = self.predict_source(unlabelled, top, replace(inference, bad_images="skip"), "predicting", warn_skipped=False)
+        rows = zip(topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True)
         predictions = [
             ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
-            for index, classes, probabilities in zip(
-                topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True
-            )
+            for index, classes, probabilities in rows
         ]
         skipped = sorted(set(range(len(source))) - set(topk.index.tolist()))
         return PredictResult(predictions, {source.name(index): explain_unreadable(source, index) for index in skipped})
@@ -157,10 +153,7 @@ class Predictor:
         return cache.find(self.engine.fingerprint(), source, inference.bad_images, compute)
 
     def attention(self, images: ImagesLike, layer: int) -> Tensor:
-        """Return the attention maps of one layer, float32 (N, heads, tokens, tokens), from query to key.
-
-        All maps are kept in memory; use `engine.stream_attention` to process many images layer by layer.
-        """
+        """Return one layer's attention maps, float32 (N, heads, tokens, tokens), from query to key, all in memory."""
         source, inference = self.open_images(images)
         maps: list[Tensor] = []
 
@@ -177,23 +170,12 @@ class Predictor:
     def read_images(
         self, source: Source, inference: InferenceConfig | None = None, title: str | None = None, *, warn_skipped: bool = True
     ) -> Iterator[Batch]:
-        """Yield every image of a source once, in order, as preprocessed raw batches (not normalised).
-
-        `title` names the progress bar.
-        """
+        """Yield every image of a source once, in order, as preprocessed raw batches; `title` names the progress bar."""
         inference = inference or self.inference
-        loader = build_eval_loader(
-            source,
-            self.engine.preprocessing,
-            batch_size=inference.batch_size,
-            num_workers=inference.num_workers,
-            bad_images=inference.bad_images,
-        )
+        loader = build_eval_loader(source, self.engine.preprocessing, **vars(inference))
         loader.is_quiet = not warn_skipped
         batches = loader.read_epoch()
-        if title is None or not self.show_progress:
-            return batches
-        return progress_bar(batches, loader.steps_per_epoch, title)
+        return progress_bar(batches, loader.steps_per_epoch, title) if title and self.show_progress else batches
 
     def open_images(self, images: ImagesLike) -> tuple[Source, InferenceConfig]:
         """Return images as a source, and the settings to read it with: no worker processes for a few files or objects."""
@@ -203,18 +185,15 @@ class Predictor:
             images = [images]
         if len(images) == 0:
             raise ValueError("There are no images: give image files, folders, bytes, PIL images or arrays.")
-        parts: list[Source] = []
-        first = 0
+        parts, first, num_channels = list[Source](), 0, self.engine.preprocessing.num_channels
         for is_path, group in groupby(images, lambda image: isinstance(image, str | Path)):
             members: list[Any] = list(group)
-            if is_path:
-                parts.append(open_paths([Path(path) for path in members]))
-            else:
-                parts.append(ImageListSource(members, self.engine.preprocessing.num_channels, first))
+            parts.append(open_paths([*map(Path, members)]) if is_path else ImageListSource(members, num_channels, first))
             first += len(members)
         source = parts[0] if len(parts) == 1 else ConcatSource(parts)
         has_objects = any(isinstance(part, ImageListSource) for part in parts)
-        is_small = len(images) < MIN_FILES_FOR_WORKERS and not any(is_folder(image) for image in images)
+        has_folders = any(isinstance(image, str | Path) and Path(image).is_dir() for image in images)
+        is_small = len(images) < MIN_FILES_FOR_WORKERS and not has_folders
         if self.inference.num_workers is None and (has_objects or is_small):
             return source, replace(self.inference, num_workers=0)
         return source, self.inference
@@ -225,11 +204,8 @@ class ImageListSource(Source):
 
     def __init__(self, images: Sequence[bytes | Image.Image | np.ndarray], num_channels: int, first: int = 0) -> None:
         """Names count from `first`: image 0, image 1, ..."""
-        self.images = images
-        self.num_channels = num_channels
-        self.first = first
-        self.labels = Labels.none_each(len(images))
-        self.class_names = ()
+        self.images, self.num_channels, self.first = images, num_channels, first
+        self.labels, self.class_names = Labels.none_each(len(images)), ()
 
     def fetch(self, index: int) -> bytes | np.ndarray:
         image = self.images[index]
@@ -237,9 +213,7 @@ class ImageListSource(Source):
             return np.asarray(convert_image(image, self.num_channels, self.name(index)))
         if isinstance(image, bytes | np.ndarray):
             return image
-        raise TypeError(
-            f"{self.name(index)} is a {type(image).__name__}; expected a path, bytes, a PIL image or a uint8 array (H, W, C)."
-        )
+        raise TypeError(f"{self.name(index)} is a {type(image).__name__}; expected a path, bytes, a PIL image or an array.")
 
     def name(self, index: int) -> str:
         return f"image {self.first + index}"
@@ -256,10 +230,7 @@ def predict(
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
 ) -> PredictResult:
-    """Return the most likely classes of images with their probabilities.
-
-    For several calls, make a `Predictor` and call its `predict`: the model is then loaded once.
-    """
+    """Return the most likely classes of images; for several calls use a `Predictor`, which loads the model once."""
     return Predictor(model, device, inference, show_progress=True).predict(images, top)
 
 
@@ -291,10 +262,7 @@ def features(
 def extract_split(
     predictor: Predictor, data: DataLike, held_out: float = 0.2, subset: str = "all", seed: int = 0, use_cache: bool = True
 ) -> FeatureSplit:
-    """Return training and test features of labelled data, for `few_shot` and `probe`.
-
-    Data without splits is divided: the fraction `held_out` of each class is for testing.
-    """
+    """Return training and test features of labelled data; without splits, `held_out` of each class is for testing."""
     dataset = find_data(data)
     sources = open_train_and_test(dataset, held_out, seed, subset)
     require_single_labels(sources[0], dataset.name)
@@ -320,10 +288,7 @@ def open_splits(dataset: DatasetHandle, split: str | None) -> dict[str, Source]:
     named = None if split is None else split if split in dataset.splits else normalise_split(split) or split
     sources = {name: dataset.open(name) for name in (dataset.splits if named is None else (named,))}
     if len({source.labels.has_several for source in sources.values()}) > 1:
-        raise ValueError(
-            f"{dataset.name} has splits with one label for each image and splits with several ({', '.join(sources)}), which "
-            "do not fit into one array: choose one split."
-        )
+        raise ValueError(f"{dataset.name} has one label per image in some splits and several in others: choose one split.")
     return sources
 
 
@@ -334,8 +299,3 @@ def explain_unreadable(source: Source, index: int) -> str:
     except BadImage as error:
         return " ".join(str(error).split())
     return f"{source.name(index)} could not be read at first, and can be read now"
-
-
-def is_folder(image: ImageLike) -> bool:
-    """Return whether an image argument is the path of a folder."""
-    return isinstance(image, str | Path) and Path(image).is_dir()

@@ -112,12 +112,8 @@ def hold_out_rows(split: FeatureSplit, config: ProbeConfig) -> tuple[Tensor, Ten
     if sum(len(each) > 0 for each in rows) < 2:
         raise ValueError("All training images are of one class; at least two are needed: check the data.")
     if max(map(len, rows)) < 2:
-        raise ValueError(
-            "Every class has only one training image, and logistic regression holds some out to choose its penalty: add "
-            "images, or choose another probe."
-        )
-    sizes = [0 if len(each) < 2 else max(1, round(config.choice_share * len(each))) for each in rows]
-    sizes = [min(size, max(0, len(each) - 1)) for size, each in zip(sizes, rows, strict=True)]
+        raise ValueError("Logistic regression needs a class of two training images or more: add images, or use another probe.")
+    sizes = [min(max(1, round(config.choice_share * len(each))), max(0, len(each) - 1)) for each in rows]
     held_out = np.concatenate([each[:size] for each, size in zip(rows, sizes, strict=True)])
     fitted = np.concatenate([each[size:] for each, size in zip(rows, sizes, strict=True)])
     return torch.from_numpy(fitted), torch.from_numpy(held_out)

@@ -4,6 +4,7 @@ Every classification metric is computed from `TopK`, a few numbers for each imag
 Letters: B images of a batch, N in all, K classes, A predicted classes of each image.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -77,10 +78,7 @@ def predict_batch(compute_logits: ComputeLogits, batch: Batch, top: int = TOP) -
 def predict_batches(
     compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str = "cpu", top: int = TOP
 ) -> TopK:
-    """Return the top-k predictions of all images, on the CPU.
-
-    Raises ValueError when there are no images or a probability is not finite.
-    """
+    """Return the top-k predictions of all images on the CPU; raise ValueError without images or if one is not finite."""
     parts = [predict_batch(compute_logits, batch.to(device), top) for batch in batches]
     if not parts:
         raise ValueError("There are no images to evaluate on: check the data and its split.")
@@ -93,10 +91,7 @@ def predict_batches(
 
 
 def count_hits(compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str) -> Tensor:
-    """Return float64 (4): labelled images, top-1 hits, top-5 hits and the sum of losses.
-
-    The counts of several ranks can be added before `summarise_counts`.
-    """
+    """Return float64 (4): labelled images, top-1 hits, top-5 hits, sum of losses; ranks may add theirs."""
     counts = []
     for batch in batches:
         topk = predict_batch(compute_logits, batch.to(device))
@@ -110,12 +105,8 @@ def summarise_counts(counts: Tensor) -> Classification:
     num_images, hits1, hits5, loss = counts.tolist()
     if num_images == 0:
         raise ValueError("There are no images with a label to evaluate on: check the data and its split.")
-    return Classification(
-        num_images=int(num_images),
-        top1=hits1 / num_images,
-        top5=hits5 / num_images,
-        loss=None if loss != loss else loss / num_images,
-    )
+    mean_loss = None if math.isnan(loss) else loss / num_images
+    return Classification(int(num_images), top1=hits1 / num_images, top5=hits5 / num_images, loss=mean_loss)
 
 
 @contextmanager

@@ -73,9 +73,8 @@ def draw_attention(
         for column, head in enumerate(heads, start=1):
             panel, heat = panels[row, column], maps[row, column - 1]
             extent = (0, image.model_input.shape[1], image.model_input.shape[0], 0)
-            panel.imshow(
-                heat, cmap="inferno", vmin=0, vmax=max(float(heat.max()), 1e-12), interpolation="nearest", extent=extent
-            )
+            highest = max(float(heat.max()), 1e-12)
+            panel.imshow(heat, cmap="inferno", vmin=0, vmax=highest, interpolation="nearest", extent=extent)
             if row == 0:
                 panel.set_title(f"head {head}", fontsize=9)
     frame_query(list(panels[:, 0]), query, maps.shape[2:], image.model_input.shape)
@@ -100,11 +99,9 @@ def draw_distances(distances: Distances, path: Path) -> None:
 
     figure = Figure(figsize=(9.0, 3.6), dpi=110, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    num_layers, num_heads = distances.among_patches.shape
     titles = {"among patches": distances.among_patches, "all tokens, others at distance 0": distances.over_all_tokens}
     for panel, (title, values) in zip(panels, titles.items(), strict=True):
-        for head in range(num_heads):
-            panel.plot(range(num_layers), values[:, head], "o", markersize=4, alpha=0.8)
+        panel.plot(values, "o", markersize=4, alpha=0.8)
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("layer", fontsize=9)
         panel.set_ylim(bottom=0)
@@ -137,8 +134,7 @@ def draw_similarities(similarities: Similarities, path: Path) -> None:
     panels[0].set_title(similarities.title, fontsize=10)
     for panel, values, name in zip(panels[1:], readout, ("class token", "distillation token"), strict=False):
         panel.imshow(values, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
-        panel.set_xticks([])
-        panel.set_yticks([])
+        panel.set(xticks=[], yticks=[])
         panel.set_title(name, fontsize=9)
     figure.colorbar(image, ax=list(panels), shrink=0.7, label="cosine similarity")
     save_figure(figure, path)
@@ -204,8 +200,7 @@ def make_panels(
     figure = Figure(figsize=(size * columns + 0.3, sum(heights) + 0.2), dpi=110, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
     for panel in panels.flat:
-        panel.set_xticks([])
-        panel.set_yticks([])
+        panel.set(xticks=[], yticks=[])
     return figure, panels
 
 

@@ -91,8 +91,7 @@ def inspect(
     source, _ = predictor.open_images(images)
     drawn: list[InspectedImage] = []
     patches: list[tuple[Tensor, Tensor]] = []
-    rollouts: list[np.ndarray] = []
-    maps: list[np.ndarray] = []
+    rollouts, maps = list[np.ndarray](), list[np.ndarray]()
     unreadable: dict[str, str] = {}
     num_wanted = max(config.num_drawn, 0 if choice is None else config.num_measured)
     for batch in read_first(predictor, source, num_wanted, unreadable):
@@ -113,9 +112,7 @@ def inspect(
     if not drawn:
         reason = next(iter(unreadable.values()), "none were given")
         raise ValueError(f"None of the {len(unreadable)} images can be read: {reason}")
-    attention = None
-    if choice is not None and meter is not None:
-        attention = Attention(choice, rollouts, maps, meter.compute())
+    attention = None if choice is None or meter is None else Attention(choice, rollouts, maps, meter.compute())
     return Inspection(
         images=drawn,
         attention=attention,
@@ -127,10 +124,7 @@ def inspect(
 
 
 def choose_attention(model: Model[Any], config: InspectConfig) -> AttentionChoice | None:
-    """Return the query, layers and heads to draw; None for a model without attention maps.
-
-    Raises ValueError if the config asks for something that the model does not have.
-    """
+    """Return what to draw, None for a model without attention maps; raise ValueError for what the model lacks."""
     if not has_attention_maps(model):
         if config.query is not None or config.layers or config.heads:
             count_layers(model)  # raises
@@ -147,18 +141,10 @@ class AttentionCollector:
     """Receives the attention maps of one image, layer by layer, and keeps only what is drawn or measured."""
 
     def __init__(
-        self,
-        model: Model[Any],
-        choice: AttentionChoice,
-        rollout: RolloutConfig,
-        meter: DistanceMeter | None,
-        is_drawn: bool,
+        self, model: Model[Any], choice: AttentionChoice, rollout: RolloutConfig, meter: DistanceMeter | None, is_drawn: bool
     ) -> None:
-        self.config = model.config
-        self.choice = choice
-        self.rollout = Rollout(rollout)
-        self.meter = meter
-        self.is_drawn = is_drawn
+        self.config, self.choice, self.rollout = model.config, choice, Rollout(rollout)
+        self.meter, self.is_drawn = meter, is_drawn
         self.maps: dict[int, np.ndarray] = {}
 
     def add(self, layer: int, attention: Tensor) -> None:

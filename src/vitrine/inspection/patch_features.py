@@ -32,10 +32,7 @@ class PatchFeatures:
 
 @torch.no_grad()
 def encode_patches(model: Model[Any], images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the final patch features (B, R, S, D) of normalised images, and the norms (B, R, S) of the last block's output.
-
-    Raises ValueError for a model that drops patches.
-    """
+    """Return final patch features (B, R, S, D) of normalised images, and norms (B, R, S) of the last block's output."""
     last = [name for name in model.intermediates if name.endswith(".output")][-1]
     encoded = model.encode(images, keep=(last,))
     features, output = encoded.grid_patches, encoded.kept[last]
@@ -56,13 +53,8 @@ def summarise_patches(features: Tensor, norms: Tensor) -> PatchFeatures:
     colours = ((projected - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
     colours = torch.nn.functional.pad(colours, (0, 3 - colours.shape[1]), value=0.5)  # if there are fewer than three
     variance = lengths.square() / lengths.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
-    outliers = norms > OUTLIER_FACTOR * norms.median()
-    return PatchFeatures(
-        colours.float().unflatten(0, features.shape[:3]).cpu().numpy(),
-        variance[:3].cpu().numpy(),
-        norms.cpu().numpy(),
-        outliers.cpu().numpy(),
-    )
+    parts = (colours.float().unflatten(0, features.shape[:3]), variance[:3], norms, norms > OUTLIER_FACTOR * norms.median())
+    return PatchFeatures(*(each.cpu().numpy() for each in parts))
 
 
 def compute_patch_features(model: Model[Any], images: Tensor) -> PatchFeatures:

@@ -45,10 +45,7 @@ class MaskedImages:
 
 
 def write_inspection(inspection: Inspection, out: Path, title: str, masked: MaskedPatches | None = None) -> Path:
-    """Write figures, numbers.json, arrays.npz and index.html to the folder `out`; return the path of the report.
-
-    `masked` is the objective of a model trained by masked patch prediction: its predictions are then drawn too.
-    """
+    """Write figures (of masked patch prediction too, if given), numbers.json, arrays.npz and index.html; return its path."""
     make_folder(out)
     sections = [*draw_image_sections(inspection, out), *draw_weight_sections(inspection, out)]
     if masked is not None:

@@ -89,15 +89,9 @@ def detect_layout(root: str, top: Level, class_list: Collection[str] | None) -> 
             f"some of them away, or list all in a file {CLASS_LIST} there if they are classes."
         )
     if top.images:
-        raise ValueError(
-            f"{root} has images (e.g. {join_names(top.images, 1)}) beside the splits {join_names(named)}, which belong to none "
-            "of them: move them into a split, or away."
-        )
+        raise ValueError(f"{root} has images ({join_names(top.images, 1)}) beside the splits {join_names(named)}: move them.")
     if len(splits) < len(named):
-        raise ValueError(
-            f"{root} has several folders for the same split ({join_names(named)}); expected at most one each for train, val "
-            "and test: merge them."
-        )
+        raise ValueError(f"{root} has several folders for the same split ({join_names(named)}): merge them.")
     return Layout("splits", {split: folder for split in SPLITS for folder in named if normalise_split(folder) == split})
 
 
@@ -117,19 +111,13 @@ def resolve_classes(root: str, levels: Mapping[str, Level], class_list: dict[str
     if class_list is not None:
         unlisted = sorted(folders - set(class_list))
         if unlisted:
-            raise ValueError(
-                f"{Path(root, CLASS_LIST)} does not list the class folders {join_names(unlisted)}: add a line for each, or "
-                "move the folders away."
-            )
+            raise ValueError(f"{Path(root, CLASS_LIST)} lacks the class folders {join_names(unlisted)}: add a line for each.")
         return class_list
     for part, level in levels.items():
         # Images may be missing. A class that has images in another split may be empty here.
         empty = [folder for folder in level.empty if level.full and folder not in folders]
         if empty:
-            raise ValueError(
-                f"{Path(root, part)} has class folders without images ({join_names(empty)}): add images, remove the folders, "
-                f"or list all classes in a file {CLASS_LIST} in {root}."
-            )
+            raise ValueError(f"{Path(root, part)} has empty class folders ({join_names(empty)}): add images, or {CLASS_LIST}.")
     classes = sorted(folders)
     if all(folder.isdecimal() for folder in classes) and classes != sorted(classes, key=int):
         warn_user(f"{root}: class names are numbers sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
@@ -146,10 +134,7 @@ def check_class_depth(root: str, part: str, names: list[str]) -> None:
     for folder, inner in subfolders.items():
         splits = sorted(each for each in inner if normalise_split(each))
         if len({normalise_split(each) for each in splits}) > 1:
-            raise ValueError(
-                f"{Path(root, part, folder)} is at the level of class folders but contains the splits {join_names(splits)}: "
-                "use that folder as the dataset, or move the splits above the classes."
-            )
+            raise ValueError(f"{Path(root, part, folder)} is a class folder with splits ({join_names(splits)}): move them up.")
     if len(subfolders) == 1 and len(inner := next(iter(subfolders.values()))) > 1 and "" not in inner:
         only = Path(root, part, next(iter(subfolders)))
         warn_user(f"{only} is the only class folder; its subfolders ({join_names(sorted(inner), 3)}) may be the classes.")

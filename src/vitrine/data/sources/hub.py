@@ -106,10 +106,8 @@ def explain_datasets_error(spec: str, error: BaseException) -> ValueError | OSEr
         error = inner
     if not isinstance(error, own):
         return hub.explain_hub_error(spec, error)
-    return ValueError(
-        f"{spec} cannot be read by the package datasets ({hub.format_cause(error)}): check its configurations and files at "
-        f"{hub.repository_url(spec)}, or use other data."
-    )
+    cause, url = hub.format_cause(error), hub.repository_url(spec)
+    return ValueError(f"{spec} cannot be read by the package datasets ({cause}): check its files at {url}.")
 
 
 @contextmanager
@@ -133,10 +131,7 @@ def quiet_datasets(datasets: Any, is_offline: bool) -> Iterator[None]:
 
 
 def check_cached_copy(spec: str, reference: Reference, loaded: "Mapping[Any, datasets.Dataset]", problem: Exception) -> None:
-    """Warn that a cached copy is used, or raise OSError if it is not the requested commit.
-
-    The cache gives its newest copy of any revision, in a folder named after the commit.
-    """
+    """Warn that the cache's newest copy is used, or raise OSError if it is not the requested commit."""
     commit = Path(next(iter(loaded.values())).cache_files[0]["filename"]).parent.name
     requested = reference.revision or ""
     if not commit.startswith(requested) and COMMIT.fullmatch(requested):
@@ -150,9 +145,7 @@ def choose_split(datasets: Mapping[Any, Any], data: str, split: str | None) -> A
     splits = match_splits(list(datasets))
     require_split(data, split, order_splits(splits))
     if split is None and len(datasets) != 1:
-        raise ValueError(
-            f"{data} has the splits {join_names([*map(str, datasets)])}; expected train, val or test: rename them."
-        )
+        raise ValueError(f"{data} has the splits {join_names([*map(str, datasets)])}; expected train, val or test.")
     return next(iter(datasets)) if split is None else splits[split]
 
 
@@ -174,7 +167,8 @@ class HubSource(Source):
         """Take one split and, in `others`, the other splits, so that all have the same classes if these have no names."""
         self.title = title if split is None else f"{title}/{split}"
         self.labels, self.class_names = Labels.none_each(len(dataset)), ()
-        features = features_to_dict(dataset)
+        declared: Any = dataset.features
+        features = declared.to_dict()
         images = [name for name in dataset.column_names if is_feature(features[name], "Image")]
         columns = choose_columns(dataset.column_names, images, features, self.title)
         self.images = select_undecoded(dataset, columns.image)
@@ -197,11 +191,6 @@ class HubSource(Source):
 
     def files(self) -> list[Path]:
         return [Path(file["filename"]) for file in self.images.cache_files]
-
-
-def features_to_dict(dataset: "datasets.Dataset") -> dict[str, Any]:
-    features: Any = dataset.features
-    return features.to_dict()
 
 
 def select_undecoded(dataset: "datasets.Dataset", image: str) -> "datasets.Dataset":

@@ -30,12 +30,7 @@ class FileSource(Source):
     """One image per file, named by its path below `root`."""
 
     def __init__(
-        self,
-        root: Path,
-        paths: Sequence[str],
-        labels: Labels,
-        class_names: tuple[str, ...],
-        side_files: Sequence[Path] = (),
+        self, root: Path, paths: Sequence[str], labels: Labels, class_names: tuple[str, ...], side_files: Sequence[Path] = ()
     ) -> None:
         """Take paths below `root` or absolute ones; `side_files` are the files that labels and class names come from."""
         assert len(paths) == len(labels)

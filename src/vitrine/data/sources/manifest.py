@@ -114,10 +114,7 @@ FORMAT = DatasetFormat("manifest", is_manifest, list_splits, open_manifest)
 
 
 def detect_columns(where: str, names: Sequence[str], alternative: str = "") -> Columns:
-    """Find the columns by their names; raise ValueError if there is no path, or several columns with the same meaning.
-
-    `alternative` is added to the message if there is no path.
-    """
+    """Find the columns by their names, at most one of each kind; `alternative` is added to the error without a path."""
     path, label, split = (
         [index for index, name in enumerate(names) if name.strip().lower() in known]
         for known in (PATH_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMNS)
@@ -139,10 +136,7 @@ def detect_csv_columns(path: Path, line: int, first_row: list[str], starts_with_
             f"{path} line {line}", first_row, ", or without a header the path of a file in the first cell"
         ), True
     if len(first_row) > 2:
-        raise ValueError(
-            f"{path} has {len(first_row)} columns without a header; expected a path and a label: add a first line with the "
-            "names of the columns, e.g. path,label,split."
-        )
+        raise ValueError(f"{path} has {len(first_row)} columns and no header: add a first line, e.g. path,label,split.")
     return Columns(0, 1 if len(first_row) == 2 else None, None), False
 
 
@@ -168,17 +162,12 @@ def read_csv(path: Path, file: TextIO) -> Iterator[Row]:
         columns, has_header = detect_csv_columns(path, *first, starts_with_file)
         for line, row in rows if has_header else chain([first], rows):
             if len(row) != len(first[1]):
-                raise ValueError(
-                    f"{path} line {line} has {len(row)} cells, but the first line has {len(first[1])}: use the same number, "
-                    "with quotes around cells that contain commas."
-                )
+                raise ValueError(f"{path} line {line} has {len(row)} cells; the first line has {len(first[1])}: quote commas.")
             label = [] if columns.label is None else row[columns.label].split(LABEL_SEPARATOR)
             split = None if columns.split is None else row[columns.split]
             yield build_row(f"{path} line {line}", line, row[columns.path], label, split)
     except csv.Error as error:
-        raise ValueError(
-            f"{path} line {reader.line_num} is not CSV ({summarise_error(error)}): check its quotes, which come in pairs."
-        ) from None
+        raise ValueError(f"{path} line {reader.line_num} is not CSV ({summarise_error(error)}): check its quotes.") from None
 
 
 def read_jsonl(path: Path, file: TextIO) -> Iterator[Row]:
@@ -233,10 +222,7 @@ def require_text(where: str, value: object, column: str) -> str:
         expected = "text or a whole number" if column == "label" else "text"
         raise ValueError(f"{where} has the {column} {str(value)[:40]}; expected {expected}: correct it.")
     if FORBIDDEN_CHARACTERS.search(value):
-        raise ValueError(
-            f"{where} has the {column} {value[:40]!r} with a line break, a zero byte or half a character: look for a quote "
-            "that is not closed, or a wrong encoding."
-        )
+        raise ValueError(f"{where} has the {column} {value[:40]!r}; expected one printable line: check quotes and encoding.")
     return value
 
 
@@ -252,10 +238,7 @@ def load_table(path: Path) -> Table:
         if not lines:
             has_splits = row.split is not None
             if not os.path.exists(os.path.join(root, row.path)):
-                raise FileNotFoundError(
-                    f"{row.where} names {row.path!r}, which does not exist in the list's folder {root}: write paths relative "
-                    "to it, or absolute ones."
-                )
+                raise FileNotFoundError(f"{row.where} names {row.path!r}, which is not in {root}: give relative paths.")
         if full_path in lines:
             raise ValueError(f"{row.where} repeats the image {row.path!r} of line {lines[full_path]}: remove one of them.")
         lines[full_path] = row.line
@@ -282,10 +265,7 @@ def resolve_split(row: Row, has_splits: bool) -> int:
 
 
 def detect_label_kind(labels: Collection[str], class_list: Collection[str] | None) -> Literal["listed", "index", "name"]:
-    """Decide what labels are: classes of the class list, class indices or names.
-
-    A class list may have numbers as names. If all labels are in the list, they mean its classes.
-    """
+    """Decide what labels are: classes of the class list if it has all of them, else class indices or names."""
     if class_list is not None and all(label in class_list for label in labels):
         return "listed"
     return "index" if all(CLASS_INDEX.fullmatch(label) for label in labels) else "name"
@@ -299,10 +279,7 @@ def resolve_classes(path: Path, table: Table, class_list: dict[str, str] | None)
         names = numbered_class_names(max(indices, default=-1) + 1) if class_list is None else tuple(class_list.values())
         for index, line in zip(indices, table.label_lines, strict=True):
             if index >= len(names):
-                raise ValueError(
-                    f"{path} line {line} has the class index {index}, but {CLASS_LIST} beside it lists {len(names)} classes, "
-                    "counted from 0: correct one of them."
-                )
+                raise ValueError(f"{path} line {line} has class {index}, but {CLASS_LIST} has {len(names)} classes, from 0.")
         return names, np.array(indices, np.int64)
     if kind == "name":
         check_names(path, table, class_list)
@@ -319,20 +296,14 @@ def check_names(path: Path, table: Table, class_list: Collection[str] | None) ->
             raise ValueError(f"{path} line {line} has the label {label!r}, which {CLASS_LIST} beside it does not list: add it.")
         # As names they would be sorted as text, 10.0 before 2.0, and -1 usually means unlabelled.
         if are_numbers and ("-" in label or "." in label):
-            raise ValueError(
-                f"{path} line {line} has the label {label} among numbers; expected class indices 0, 1, 2, ..., and an empty "
-                "cell for no label: correct it."
-            )
+            raise ValueError(f"{path} line {line} has the label {label}; expected class indices from 0, or an empty cell.")
 
 
 def parse_class_index(path: Path, line: int, label: str) -> int:
     """Return a label as a class index, at most MAX_CLASSES - 1."""
     # The length is checked first: Python refuses to parse numbers of thousands of digits.
     if len(label) > len(str(MAX_CLASSES)) or int(label) >= MAX_CLASSES:
-        raise ValueError(
-            f"{path} line {line} has the class index {label[:20]}; the limit is {MAX_CLASSES - 1}: count classes from 0, or "
-            "use names."
-        )
+        raise ValueError(f"{path} line {line} has the class index {label[:20]}; the limit is {MAX_CLASSES - 1}: use names.")
     return int(label)
 
 
@@ -347,8 +318,6 @@ def select_labels(path: Path, table: Table, indices: np.ndarray, chosen: np.ndar
     if len(unlabelled) == 0 and counts.max() == 1:
         return Labels.one_each(values)
     if counts.max() == 1:
-        warn_user(
-            f"{path}: {len(unlabelled)} images have no label, e.g. {join_names([table.paths[unlabelled[0]]])}, so images are "
-            "assumed to have any number of labels."
-        )
+        example = join_names([table.paths[unlabelled[0]]])
+        warn_user(f"{path}: {len(unlabelled)} images have no label, e.g. {example}: assuming any number of labels per image.")
     return Labels.from_counts(values, counts[chosen])

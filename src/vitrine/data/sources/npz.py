@@ -88,9 +88,7 @@ def open_split(path: Path, archive: zipfile.ZipFile, split: str | None) -> Array
     class_names = resolve_class_names(path, tables, class_names)
     labels = Labels.none_each(len(pixels)) if labels_name is None else build_labels(tables[labels_name])
     if len(pixels) != len(labels):
-        raise ValueError(
-            f"{path} has {len(pixels)} {images.name} but {len(labels)} {labels_name}; expected equal numbers: save both again."
-        )
+        raise ValueError(f"{path} has {len(pixels)} {images.name} but {len(labels)} {labels_name}: save both again.")
     return ArraySource(pixels, labels, class_names, f"{path.name}/{images.name}", [path])
 
 
@@ -113,9 +111,7 @@ def find_split_arrays(path: Path, names: Collection[str]) -> dict[str | None, Sp
     others = set(names) - {CLASS_NAMES} - {name for each in splits.values() for name in (each.images, each.labels)}
     unlabelled = [each.images for each in splits.values() if each.labels is None]
     if unlabelled and others:
-        raise ValueError(
-            f"{path} has no labels for {join_names(unlabelled)}, but the arrays {join_names(sorted(others))}; {expected}."
-        )
+        raise ValueError(f"{path} has no labels for {join_names(unlabelled)}, but {join_names(sorted(others))}; {expected}.")
     return splits
 
 
@@ -133,20 +129,14 @@ def choose_name(path: Path, names: Collection[str], candidates: Sequence[str]) -
 def read_images(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndarray:
     """Return images (N, H, W, C), memory-mapped if they are not compressed."""
     if stored.dtype != np.uint8:
-        raise ValueError(
-            f"{stored} has pixels of type {stored.dtype}; expected uint8 from 0 to 255: convert them, e.g. values from 0 to 1 "
-            "with np.rint(images * 255).astype(np.uint8)."
-        )
+        raise ValueError(f"{stored} is {stored.dtype}; expected uint8: e.g. np.rint(255 * images).astype(np.uint8).")
     shape = stored.shape
     # If both could be the channels, as in (N, 3, H, 3), the last axis is. A last axis of 1 or 3 in three numbers is not a
     # width: it is rather one image with its channels.
     is_last, is_first = shape[3:] in ((1,), (3,)), len(shape) == 4 and shape[1] in (1, 3)
     is_plain = len(shape) == 3 and shape[2] not in (1, 3)
     if not (is_last or is_first or is_plain) or 0 in shape:
-        raise ValueError(
-            f"{stored} has the shape {shape}; expected images (number, height, width), with 1 or 3 channels last or second: "
-            "reshape them."
-        )
+        raise ValueError(f"{stored} has the shape {shape}; expected images (N, H, W), with 1 or 3 channels last or second.")
     images = map_array(stored) if archive is None or stored.start is not None else read_array(stored, archive)
     if is_plain:
         return images[..., None]  # (N, H, W, 1)
@@ -156,10 +146,7 @@ def read_images(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndar
 def read_labels(stored: StoredArray, archive: zipfile.ZipFile) -> np.ndarray:
     """Return class indices (N), or for each class whether an image has it (N, K), as int64."""
     if stored.dtype.kind not in "iub" or len(stored.shape) not in (1, 2) or 0 in stored.shape:
-        raise ValueError(
-            f"{stored} has type {stored.dtype} and shape {stored.shape}; expected a whole number for each image, or a row of 0 "
-            "and 1 for each: convert them."
-        )
+        raise ValueError(f"{stored} is {stored.dtype} {stored.shape}; expected a class index or a row of 0 and 1 per image.")
     labels = read_array(stored, archive)
     if stored.shape[1:] == (1,):
         labels = labels[:, 0]
@@ -196,10 +183,7 @@ def resolve_class_names(path: Path, tables: Mapping[str, np.ndarray], given: tup
 def read_class_names(stored: StoredArray, archive: zipfile.ZipFile) -> tuple[str, ...]:
     """Return the class names in an array of strings."""
     if stored.dtype.kind != "U" or len(stored.shape) != 1 or stored.shape[0] > MAX_CLASSES:
-        raise ValueError(
-            f"{stored} has type {stored.dtype} and shape {stored.shape}; expected one row of strings: save np.array(names) of "
-            "a list of strings."
-        )
+        raise ValueError(f"{stored} is {stored.dtype} {stored.shape}; expected a list of strings: save np.array(names).")
     names = read_array(stored, archive)
     with parsing_errors(stored.path, stored.name):
         listed = tuple(names.tolist())
@@ -271,15 +255,9 @@ def find_start(path: Path, member: zipfile.ZipInfo) -> int:
 def check_length(stored: StoredArray, num_bytes: int) -> None:
     """Raise ValueError if an array has Python objects, or if its header does not fit the bytes in the file."""
     if stored.dtype.hasobject:
-        raise ValueError(
-            f"{stored} contains Python objects, which could run any code when read; expected numbers or strings: save it with "
-            "a dtype such as np.uint8."
-        )
+        raise ValueError(f"{stored} contains Python objects, which could run code when read: save it with a dtype.")
     if min(stored.shape, default=0) < 0 or math.prod(stored.shape) * stored.dtype.itemsize != num_bytes:
-        raise ValueError(
-            f"{stored} is {stored.dtype} of shape {stored.shape} by its header, but has {num_bytes} bytes: download or save it "
-            "again."
-        )
+        raise ValueError(f"{stored} should be {stored.dtype} {stored.shape}, but has {num_bytes} bytes: save it again.")
 
 
 def map_array(stored: StoredArray) -> np.ndarray:

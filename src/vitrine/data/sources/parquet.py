@@ -231,10 +231,8 @@ def choose_columns(columns: Sequence[str], images: Sequence[str], features: Feat
     """Choose the image and label columns of a table; `images` are the columns that can contain images."""
     image = choose_image_column(images, features)
     if image is None:
-        raise ValueError(
-            f"{data} has the columns {join_names(columns)}; expected one with image bytes, named {' or '.join(IMAGE_COLUMNS)} "
-            "if there are several: rename or convert it, or use other data."
-        )
+        expected = f"expected one with image bytes, if several named {' or '.join(IMAGE_COLUMNS)}"
+        raise ValueError(f"{data} has the columns {join_names(columns)}; {expected}: rename or convert it.")
     labels = [name for name in LABEL_COLUMNS if name in columns][:1]
     labels = labels or [name for name in columns if is_feature(unwrap_list(features.get(name)), "ClassLabel")]
     if len(labels) > 1:
@@ -275,10 +273,7 @@ def read_class_names(feature: Any, data: str) -> tuple[str, ...] | None:
 def parse_labels(
     column: "pa.ChunkedArray", others: Sequence["pa.ChunkedArray"], names: tuple[str, ...] | None, data: str
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Return labels, below 0 for unlabelled images, and class names.
-
-    If no names are known, `others` are the label columns of the other splits, so that all splits have the same classes.
-    """
+    """Return labels, below 0 for unlabelled images, and class names; without names, `others` (splits) count too."""
     values, counts = flatten_lists(column, data)
     if names is None:
         names = collect_classes([values, *(flatten_lists(each, data)[0] for each in others)], data)
@@ -287,10 +282,7 @@ def parse_labels(
 
 
 def flatten_lists(column: "pa.ChunkedArray", data: str) -> tuple["pa.ChunkedArray", np.ndarray | None]:
-    """Return all labels as strings or int64 and, if they were lists, the number of labels of each row (N).
-
-    Numbers that do not fit into int64 become negative.
-    """
+    """Return labels as strings or int64 (negative if too large) and, if they were lists, the labels per row (N)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -67,10 +67,7 @@ def is_hugging_face(dataset: Any) -> bool:
 
 
 class HuggingFaceSource(HubSource):
-    """Images of a `datasets.Dataset` made by the caller.
-
-    Its rows may be a selection of the rows in its files, so that the files do not identify it.
-    """
+    """Images of a `datasets.Dataset` made by the caller, maybe a selection, so that its files do not identify it."""
 
     def files(self) -> list[Path]:
         return []
@@ -113,9 +110,7 @@ def split_item(item: Any, title: str) -> tuple[Any, Any]:
     image, label = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
     if not isinstance(image, Image.Image | np.ndarray):
         found = f"({type(image).__name__}, label)" if image is not item else type(item).__name__
-        raise ValueError(
-            f"{title} gives {found}; expected (PIL image, label): remove transforms such as ToTensor, or convert the items."
-        )
+        raise ValueError(f"{title} gives {found}; expected (PIL image, label): remove transforms such as ToTensor.")
     return image, label
 
 
@@ -153,9 +148,8 @@ def parse_label(label: Any, title: str) -> int | list[int]:
     try:
         return [operator.index(each) for each in label] if isinstance(label, list | tuple) else operator.index(label)
     except TypeError:
-        raise ValueError(
-            f"{title} has the label {str(label)[:40]!r} ({type(label).__name__}); expected a class index, or a list of them."
-        ) from None
+        found = f"{str(label)[:40]!r} ({type(label).__name__})"
+        raise ValueError(f"{title} has the label {found}; expected a class index, or a list of them.") from None
 
 
 def find_class_names(dataset: Any) -> tuple[str, ...] | None:

@@ -77,10 +77,8 @@ def check_images(path: Path, shards: Sequence["Shard"]) -> None:
     """Raise ValueError if there are no images, and warn if samples without an image are left out."""
     num_left_out = sum(int(shard.facts[2]) for shard in shards)
     if not any(len(shard.rows) for shard in shards):
-        raise ValueError(
-            f"{path} contains no images in its {num_left_out} samples; expected members KEY.EXTENSION with "
-            f"{join_names(sorted(IMAGE_SUFFIXES), 20)}."
-        )
+        expected = f"expected members KEY.EXTENSION with {join_names(sorted(IMAGE_SUFFIXES), 20)}"
+        raise ValueError(f"{path} contains no images in its {num_left_out} samples; {expected}.")
     if num_left_out > 0:
         warn_user(f"{path}: left out {num_left_out} samples without an image.")
 

@@ -98,9 +98,7 @@ def read_samples(path: Path, members: Iterable[tarfile.TarInfo]) -> Iterator[Sam
     with open(path, "rb") as file:
         for key, group in groupby(keyed, key=lambda pair: pair[0]["key"]):
             if key in seen:
-                raise ValueError(
-                    f"{path} has the key {key!r} in two places; expected the members of a sample together: write it again."
-                )
+                raise ValueError(f"{path} has the key {key!r} in two places; expected its members together: write it again.")
             seen.add(key)
             fields = collect_fields(path, ((match["extension"].lower(), member) for match, member in group))
             image = fields.pop("image", None)
@@ -115,9 +113,7 @@ def collect_fields(path: Path, members: Iterable[tuple[str, tarfile.TarInfo]]) -
         if field not in ("image", ".cls", ".json"):
             continue
         if field in fields:
-            raise ValueError(
-                f"{path} has both {fields[field].name} and {member.name} in one sample; expected one: use a key for each."
-            )
+            raise ValueError(f"{path} has both {fields[field].name} and {member.name} in one sample: use a key for each.")
         if not is_stored(member):
             raise ValueError(f"{path} has {member.name} as a link or a sparse file; expected a regular file: write it again.")
         fields[field] = member
@@ -143,8 +139,6 @@ def read_label(descriptor: int, path: Path, fields: dict[str, tarfile.TarInfo]) 
         if not all(is_whole(each) and 0 <= each < MAX_CLASSES for each in numbers):
             raise ValueError(str(value)[:40])
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: {member.name} is not a label ({summarise_error(error)}); expected a class index from 0 to "
-            f"{MAX_CLASSES - 1}: write the shard again."
-        ) from None
+        reason = f"({summarise_error(error)}); expected a class index below {MAX_CLASSES}"
+        raise ValueError(f"{path}: {member.name} is not a label {reason}: write the shard again.") from None
     return value
