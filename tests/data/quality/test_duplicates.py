@@ -187,8 +187,8 @@ def test_alike_in_light_and_different_in_detail_is_not_the_same() -> None:
     """The same gradient from dark to light, with other things on it."""
     slope = np.linspace(0, 160, 128)[None, :, None] + np.zeros((96, 128, 3))
     first, second = (slope + 0.4 * np.asarray(draw_picture(seed)) for seed in (1, 2))
-    likeness = compute_similarity(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
-    assert likeness < MIN_SIMILARITY
+    similarity = compute_similarity(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
+    assert similarity < MIN_SIMILARITY
 
 
 def test_windows_keep_the_mean_of_what_they_see() -> None:
@@ -202,14 +202,14 @@ def compare_plainly(first: np.ndarray, second: np.ndarray) -> float:
     def list_steps(image: np.ndarray) -> np.ndarray:
         return np.concatenate([np.diff(image, axis=0)[:, 1:].reshape(-1), np.diff(image, axis=1)[1:].reshape(-1)])
 
-    likeness = []
+    similarity = []
     for larger, smaller in ((first, second), (second, first)):
         whole = list_steps(WINDOWS[0] @ smaller @ WINDOWS[0].T)
         for rows in WINDOWS:
             for columns in WINDOWS:
                 steps = list_steps(rows @ larger @ columns.T)
-                likeness.append(steps @ whole / np.sqrt((steps @ steps) * (whole @ whole)))
-    return max(likeness)
+                similarity.append(steps @ whole / np.sqrt((steps @ steps) * (whole @ whole)))
+    return max(similarity)
 
 
 def test_it_is_the_best_of_all_pieces() -> None:

@@ -98,8 +98,7 @@ class TrainTransform:
             return self.resample(images, boxes, self.size)
         whole = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
         if kind == "pad":
-            sides = (0, 0), (padding, padding), (padding, padding), (0, 0)
-            padded = np.pad(self.resample(images, whole, self.size), sides)  # with black
+            padded = add_black_border(self.resample(images, whole, self.size), padding)
             return cut_windows(padded, draw_offsets((2 * padding, 2 * padding), rng), self.size)
         room = self.square[0] - self.size[0], self.square[1] - self.size[1]
         return cut_windows(self.resample(images, whole, self.square), draw_offsets(room, rng), self.size)
@@ -115,6 +114,14 @@ def image_sizes(images: Images) -> np.ndarray:
     if isinstance(images, np.ndarray):
         return np.tile(np.array(images.shape[1:3]), (len(images), 1))
     return np.array([(image.height, image.width) for image in images], dtype=np.int64).reshape(-1, 2)
+
+
+def add_black_border(images: np.ndarray, padding: int) -> np.ndarray:
+    """Pad images (B, H, W, C) for the pad crop. `np.pad` makes the whole loader a fifth slower."""
+    height, width = images.shape[1:3]
+    padded = np.zeros((len(images), height + 2 * padding, width + 2 * padding, images.shape[3]), dtype=np.uint8)
+    padded[:, padding : padding + height, padding : padding + width] = images
+    return padded
 
 
 def cut_windows(images: np.ndarray, offsets: np.ndarray, size: tuple[int, int]) -> np.ndarray:
