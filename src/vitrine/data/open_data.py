@@ -99,7 +99,7 @@ def open_train_and_test(data: DataLike, held_out: float, seed: int = 0, subset: 
     train, test = handle.open_train(), handle.open(choose_test_split(handle))
     if train.class_names != test.class_names:
         counts = f"{len(train.class_names)} and {len(test.class_names)}, or in another order"
-        raise ValueError(f"{handle.name} has other classes in train than in test ({counts}): use the same in both.")
+        raise ValueError(f"The classes of {handle.name} differ between train and test ({counts}): use the same in both.")
     return select_subset(train, subset, seed), test
 
 

@@ -57,7 +57,8 @@ def match_classes(data_classes: Sequence[str], model_classes: Sequence[str] | No
         return [int(name) for name in data_classes]
     if len(data_classes) == num_classes:
         if model_classes is not None:
-            warn_user(f"Data has classes {data_classes[0]}, ...; model has {model_classes[0]}, ...: assuming the same order.")
+            pair = f"{data_classes[0]} and {model_classes[0]}, ..."
+            warn_user(f"The {num_classes} class names of data and model differ ({pair}); assuming the same order.")
         return list(range(num_classes))
     unknown = [name for name in data_classes if model_classes is None or model_classes.count(name) != 1]
     raise ValueError(
@@ -96,7 +97,7 @@ def parse_entry(path: Path, name: str, entry: Any, numbers: dict[str, int], num_
     for item in entry if isinstance(entry, list) else [entry]:
         number = numbers.get(item) if isinstance(item, str) else item
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < num_classes:
-            raise ValueError(f"{path} maps {name} to {item!r}; expected a unique class name or a number below {num_classes}.")
+            raise ValueError(f"{path} maps {name} to {item!r}; expected a unique class name, or 0 to {num_classes - 1}.")
         classes.add(number)
     return sorted(classes)
 

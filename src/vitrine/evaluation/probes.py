@@ -112,7 +112,7 @@ def hold_out_rows(split: FeatureSplit, config: ProbeConfig) -> tuple[Tensor, Ten
     if sum(len(each) > 0 for each in rows) < 2:
         raise ValueError("All training images are of one class; at least two are needed: check the data.")
     if max(map(len, rows)) < 2:
-        raise ValueError("Logistic regression needs a class of two training images or more: add images, or use another probe.")
+        raise ValueError("Each class has only one training image; logistic regression needs more: use another probe.")
     sizes = [min(max(1, round(config.choice_share * len(each))), max(0, len(each) - 1)) for each in rows]
     held_out = np.concatenate([each[:size] for each, size in zip(rows, sizes, strict=True)])
     fitted = np.concatenate([each[size:] for each, size in zip(rows, sizes, strict=True)])

@@ -72,7 +72,7 @@ def check_full_grid(maps: Tensor, config: ViTConfig) -> None:
     rows, columns = config.grid
     expected = config.num_prefix_tokens + rows * columns
     if maps.shape[-1] != expected:
-        raise ValueError(f"Attention maps have {maps.shape[-1]} tokens, not {expected}: use a model that keeps all patches.")
+        raise ValueError(f"Attention maps have {maps.shape[-1]} tokens, but {rows} x {columns} patches have {expected}.")
 
 
 def check_numbers(what: str, numbers: Iterable[int], count: int) -> None:

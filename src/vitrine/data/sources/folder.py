@@ -117,7 +117,7 @@ def resolve_classes(root: str, levels: Mapping[str, Level], class_list: dict[str
         # Images may be missing. A class that has images in another split may be empty here.
         empty = [folder for folder in level.empty if level.full and folder not in folders]
         if empty:
-            raise ValueError(f"{Path(root, part)} has empty class folders ({join_names(empty)}): add images, or {CLASS_LIST}.")
+            raise ValueError(f"{Path(root, part)} has folders without images ({join_names(empty)}): add some, or {CLASS_LIST}.")
     classes = sorted(folders)
     if all(folder.isdecimal() for folder in classes) and classes != sorted(classes, key=int):
         warn_user(f"{root}: class names are numbers sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
@@ -134,7 +134,7 @@ def check_class_depth(root: str, part: str, names: list[str]) -> None:
     for folder, inner in subfolders.items():
         splits = sorted(each for each in inner if normalise_split(each))
         if len({normalise_split(each) for each in splits}) > 1:
-            raise ValueError(f"{Path(root, part, folder)} is a class folder with splits ({join_names(splits)}): move them up.")
+            raise ValueError(f"{Path(root, part, folder)} has the splits {join_names(splits)} in a class: move them up.")
     if len(subfolders) == 1 and len(inner := next(iter(subfolders.values()))) > 1 and "" not in inner:
         only = Path(root, part, next(iter(subfolders)))
         warn_user(f"{only} is the only class folder; its subfolders ({join_names(sorted(inner), 3)}) may be the classes.")

@@ -136,7 +136,7 @@ def detect_csv_columns(path: Path, line: int, first_row: list[str], starts_with_
             f"{path} line {line}", first_row, ", or without a header the path of a file in the first cell"
         ), True
     if len(first_row) > 2:
-        raise ValueError(f"{path} has {len(first_row)} columns and no header: add a first line, e.g. path,label,split.")
+        raise ValueError(f"{path} has {len(first_row)} columns without a header: add a first line, e.g. path,label,split.")
     return Columns(0, 1 if len(first_row) == 2 else None, None), False
 
 
@@ -296,7 +296,7 @@ def check_names(path: Path, table: Table, class_list: Collection[str] | None) ->
             raise ValueError(f"{path} line {line} has the label {label!r}, which {CLASS_LIST} beside it does not list: add it.")
         # As names they would be sorted as text, 10.0 before 2.0, and -1 usually means unlabelled.
         if are_numbers and ("-" in label or "." in label):
-            raise ValueError(f"{path} line {line} has the label {label}; expected class indices from 0, or an empty cell.")
+            raise ValueError(f"{path} line {line} has the label {label} among numbers; expected 0, 1, 2, ... or an empty cell.")
 
 
 def parse_class_index(path: Path, line: int, label: str) -> int:

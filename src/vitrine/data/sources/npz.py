@@ -108,10 +108,10 @@ def find_split_arrays(path: Path, names: Collection[str]) -> dict[str | None, Sp
         problem = "images both with and without splits" if splits else "no images"
         raise ValueError(f"{path} has {problem} among the arrays {join_names(sorted(names))}; {expected}.")
     # Labels under an unknown name must not be overlooked.
-    others = set(names) - {CLASS_NAMES} - {name for each in splits.values() for name in (each.images, each.labels)}
+    others = sorted(set(names) - {CLASS_NAMES} - {name for each in splits.values() for name in (each.images, each.labels)})
     unlabelled = [each.images for each in splits.values() if each.labels is None]
     if unlabelled and others:
-        raise ValueError(f"{path} has no labels for {join_names(unlabelled)}, but {join_names(sorted(others))}; {expected}.")
+        raise ValueError(f"{path} has no labels for {join_names(unlabelled)}, but the arrays {join_names(others)}; {expected}.")
     return splits
 
 
@@ -129,7 +129,7 @@ def choose_name(path: Path, names: Collection[str], candidates: Sequence[str]) -
 def read_images(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndarray:
     """Return images (N, H, W, C), memory-mapped if they are not compressed."""
     if stored.dtype != np.uint8:
-        raise ValueError(f"{stored} is {stored.dtype}; expected uint8: e.g. np.rint(255 * images).astype(np.uint8).")
+        raise ValueError(f"{stored} is {stored.dtype}; expected uint8: e.g. np.rint(images * 255).astype(np.uint8).")
     shape = stored.shape
     # If both could be the channels, as in (N, 3, H, 3), the last axis is. A last axis of 1 or 3 in three numbers is not a
     # width: it is rather one image with its channels.
@@ -146,7 +146,7 @@ def read_images(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndar
 def read_labels(stored: StoredArray, archive: zipfile.ZipFile) -> np.ndarray:
     """Return class indices (N), or for each class whether an image has it (N, K), as int64."""
     if stored.dtype.kind not in "iub" or len(stored.shape) not in (1, 2) or 0 in stored.shape:
-        raise ValueError(f"{stored} is {stored.dtype} {stored.shape}; expected a class index or a row of 0 and 1 per image.")
+        raise ValueError(f"{stored} has type {stored.dtype} and shape {stored.shape}; expected indices, or rows of 0 and 1.")
     labels = read_array(stored, archive)
     if stored.shape[1:] == (1,):
         labels = labels[:, 0]
@@ -183,7 +183,7 @@ def resolve_class_names(path: Path, tables: Mapping[str, np.ndarray], given: tup
 def read_class_names(stored: StoredArray, archive: zipfile.ZipFile) -> tuple[str, ...]:
     """Return the class names in an array of strings."""
     if stored.dtype.kind != "U" or len(stored.shape) != 1 or stored.shape[0] > MAX_CLASSES:
-        raise ValueError(f"{stored} is {stored.dtype} {stored.shape}; expected a list of strings: save np.array(names).")
+        raise ValueError(f"{stored} has type {stored.dtype} and shape {stored.shape}; expected a list of strings.")
     names = read_array(stored, archive)
     with parsing_errors(stored.path, stored.name):
         listed = tuple(names.tolist())
@@ -257,7 +257,7 @@ def check_length(stored: StoredArray, num_bytes: int) -> None:
     if stored.dtype.hasobject:
         raise ValueError(f"{stored} contains Python objects, which could run code when read: save it with a dtype.")
     if min(stored.shape, default=0) < 0 or math.prod(stored.shape) * stored.dtype.itemsize != num_bytes:
-        raise ValueError(f"{stored} should be {stored.dtype} {stored.shape}, but has {num_bytes} bytes: save it again.")
+        raise ValueError(f"{stored} is {stored.dtype} of shape {stored.shape} by its header, but has {num_bytes} bytes.")
 
 
 def map_array(stored: StoredArray) -> np.ndarray:
