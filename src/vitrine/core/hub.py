@@ -32,9 +32,6 @@ PICKLED = "pytorch_model.bin"
 TOKEN = "`hf auth login` or HF_TOKEN"
 
 
-# References.
-
-
 def is_hub_reference(source: str) -> bool:
     return source.startswith(SCHEME)
 
@@ -59,9 +56,6 @@ def repository_url(source: str) -> str:
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{re.split('[:@]', source.removeprefix(SCHEME))[0]}"
-
-
-# Download.
 
 
 def download_model(source: str) -> Path:
@@ -114,9 +108,6 @@ def download_snapshot(repository: str, revision: str | None, only_cached: bool) 
         # The folder is named by its commit; a branch may have moved since the first step.
         download(revision=folder.name, allow_patterns=[*CONFIGS, weights])
     return folder
-
-
-# Errors and warnings.
 
 
 def is_offline(error: Exception) -> bool:

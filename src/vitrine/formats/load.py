@@ -104,9 +104,6 @@ def name_source_in_errors(source: str) -> Iterator[None]:
         raise ValueError(f"{source}: {error}") from None
 
 
-# Where the weights are, and what lies beside them.
-
-
 def find_weights_file(source: str | Path) -> Path:
     """Return the weights file of a source, or the index of several; a model on the hub is downloaded."""
     if is_hub_reference(str(source)):
@@ -176,9 +173,6 @@ def was_edited(own: CheckpointMetadata, config: dict[str, Any] | None, processor
         return False
     warn_user(f"The JSON files beside {name} were edited after it was written: using them, not the metadata within it.")
     return True
-
-
-# The model.
 
 
 def read_checkpoint(file: TensorFile, source: str, overrides: Overrides) -> Checkpoint:
@@ -280,9 +274,6 @@ def check_depth(config: ModelConfig, tensors: Mapping[str, Any], source: str) ->
     depth = max(sum(stages), getattr(config, "depth", 0))
     if max(depth, len(stages)) > len(tensors):
         raise ValueError(f"{source} describes {depth:,} blocks but has {len(tensors)} tensors, so nothing was loaded.")
-
-
-# Changes after loading.
 
 
 def replace_head(checkpoint: Checkpoint, num_classes: int, source: str) -> Checkpoint:

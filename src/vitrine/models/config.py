@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrine.core.config_checks import (
-    is_whole,
-    require_at_least,
-    require_counts,
-    require_field_types,
-    require_positive,
-    require_rates,
-)
+from vitrine.core.config_checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
 
 Pool = Literal["class", "mean", "map"]
 Readout = Literal["class", "mean", "both"]
@@ -160,7 +153,7 @@ class ViTConfig(ModelConfig):
             if self.readout is not None:
                 raise ValueError(f"readout={self.readout!r} needs readout_layers, e.g. ({self.depth - 1},): give them too.")
             return
-        is_ascending = isinstance(layers, tuple) and all(map(is_whole, layers)) and sorted(set(layers)) == list(layers)
+        is_ascending = isinstance(layers, tuple) and {*map(type, layers)} == {int} and sorted(set(layers)) == [*layers]
         if not is_ascending or layers[0] < 0 or layers[-1] != self.depth - 1:
             expected = f"ascending block numbers from 0 that end with the last block, {self.depth - 1}"
             raise ValueError(f"readout_layers={layers!r} must be {expected}: later blocks would not be read.")
