@@ -67,8 +67,8 @@ class FeatureSplit:
         require_one_class_each(self.train.labels, self.num_classes, "The training labels")
         require_one_class_each(self.test.labels, self.num_classes, "The test labels")
         if self.train.values.shape[1] != self.test.values.shape[1]:
-            sizes = f"{self.train.values.shape[1]} and {self.test.values.shape[1]}"
-            raise ValueError(f"Training and test images have {sizes} features: compute both with the same model.")
+            train, test = self.train.values.shape[1], self.test.values.shape[1]
+            raise ValueError(f"Training images have {train} features and test images {test}: use one model for both.")
 
 
 def extract_features(

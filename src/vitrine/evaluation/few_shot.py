@@ -120,7 +120,7 @@ def sweep_few_shot(
     rows = list_rows_by_class(split.train, split.num_classes)
     small = [f"class {label} has {len(each)}" for label, each in enumerate(rows) if shots is not None and len(each) < shots]
     if small:
-        warn_user(f"{len(small)} of {len(rows)} classes have fewer than {shots} training images: {join_names(small)}.")
+        warn_user(f"{len(small)} of {len(rows)} classes have fewer than shots={shots} images, all used: {join_names(small)}.")
     draws = [torch.arange(len(split.train))] if shots is None else [draw_shots(rows, shots, seed) for seed in seeds]
     table = [compute_accuracies(split, draw, l2s) for draw in draws]  # (draws, l2s)
     columns = zip(l2s, zip(*table, strict=True), strict=True)

@@ -170,7 +170,7 @@ def require_one_class_each(labels: Tensor, num_classes: int, what: str) -> None:
         raise ValueError(f"{what} are empty: check the data and its split.")
     lowest, highest = labels.min().item(), labels.max().item()
     if lowest < 0 or highest >= num_classes:
-        raise ValueError(f"{what} go from {lowest} to {highest}; expected 0 to {num_classes - 1}: check num_classes.")
+        raise ValueError(f"{what} go from {lowest} to {highest}; expected 0 to {num_classes - 1} (num_classes={num_classes}).")
 
 
 @dataclass(frozen=True)
