@@ -183,7 +183,7 @@ def resolve_class_names(path: Path, tables: Mapping[str, np.ndarray], given: tup
 def read_class_names(stored: StoredArray, archive: zipfile.ZipFile) -> tuple[str, ...]:
     """Return the class names in an array of strings."""
     if stored.dtype.kind != "U" or len(stored.shape) != 1 or stored.shape[0] > MAX_CLASSES:
-        raise ValueError(f"{stored} has type {stored.dtype} and shape {stored.shape}; expected a list of strings.")
+        raise ValueError(f"{stored} has type {stored.dtype} and shape {stored.shape}; expected strings: save np.array(names).")
     names = read_array(stored, archive)
     with parsing_errors(stored.path, stored.name):
         listed = tuple(names.tolist())
@@ -257,7 +257,7 @@ def check_length(stored: StoredArray, num_bytes: int) -> None:
     if stored.dtype.hasobject:
         raise ValueError(f"{stored} contains Python objects, which could run code when read: save it with a dtype.")
     if min(stored.shape, default=0) < 0 or math.prod(stored.shape) * stored.dtype.itemsize != num_bytes:
-        raise ValueError(f"{stored} is {stored.dtype} of shape {stored.shape} by its header, but has {num_bytes} bytes.")
+        raise ValueError(f"{stored} is {stored.dtype} of shape {stored.shape} by its header but {num_bytes} bytes: save again.")
 
 
 def map_array(stored: StoredArray) -> np.ndarray:
