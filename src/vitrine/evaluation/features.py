@@ -48,8 +48,8 @@ class Features:
             raise ValueError(f"values, labels, index have shapes {shapes}; expected (N, D), (N) or (N, K), and (N).")
         is_bad = ~self.values.isfinite().all(dim=1)
         if is_bad.any():
-            first = int(self.index[is_bad][0])
-            raise ValueError(f"Features of {int(is_bad.sum())} of {len(self)} images (first: index {first}) are not finite.")
+            where = f"{int(is_bad.sum())} of {len(self)} images (first: index {int(self.index[is_bad][0])})"
+            raise ValueError(f"Features of {where} are not finite: check the model's weights, or use a higher precision.")
 
     def __len__(self) -> int:
         return len(self.index)
