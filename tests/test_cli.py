@@ -108,13 +108,13 @@ def test_help_of_a_command_of_two_words(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_warning_is_one_line_and_printed_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where others change the filters meanwhile, after which Python forgets what it has shown."""
 
-    def warn(name: str, arguments: list[str]) -> None:
+    def warn() -> None:
         for text in ("the same", "the same", "another", "the same"):
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
                 warn_user(text)
 
-    monkeypatch.setattr(cli, "run_command", warn)
+    monkeypatch.setattr(cli, "load_command", lambda name: warn)
     cli.main(["models"])
     assert capsys.readouterr() == ("", "Warning: the same\nWarning: another\n")
 
@@ -153,10 +153,10 @@ def test_other_warnings_are_shown_as_python_shows_them(options: list[str], shown
 
 
 def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(name: str, arguments: list[str]) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_command", interrupt)
+    monkeypatch.setattr(cli, "load_command", lambda name: interrupt)
     assert run(capsys, "models") == (130, "", "")
 
 

@@ -4,7 +4,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -16,10 +16,7 @@ from vitrine.core.console import VitrineWarning, print_error, print_warning
 # Command -> its function, and its line in `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("vitrine.commands.convert:convert", "convert a checkpoint to another format and verify it"),
-    "data check": (
-        "vitrine.commands.data_check:data_check",
-        "find bad files, duplicates, leaks and doubtful labels in a dataset",
-    ),
+    "data check": ("vitrine.commands.data_check:data_check", "find bad files, duplicates, leaks and doubtful labels"),
     "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "find the images of one dataset in another"),
     "data pack": ("vitrine.commands.data_pack:data_pack", "decode a dataset once into a memory-mapped file"),
     "demo": ("vitrine.commands.demo:demo", "run every step on built-in data or yours, with an HTML report"),
@@ -45,14 +42,21 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command; a mistake of the user is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(format_command_list())
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
+        print("\n".join(["Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines]))
         sys.exit(0 if arguments else 2)
     if arguments[0] == "--version":
         print(f"vitrine {vitrine.__version__}")
         sys.exit(0)
     try:
         with one_line_warnings():
-            run_command(*split_command(arguments))
+            name, rest = split_command(arguments)
+            command = load_command(name)
+            if name in PARSE_THEIR_OWN:
+                command(rest)
+            else:
+                parse_arguments(name, command, rest)()
     except (ValueError, OSError) as error:
         print_error(error)
         sys.exit(2)
@@ -80,26 +84,14 @@ def one_line_warnings() -> Iterator[None]:
 
 def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     """Split the words into the name of the command, of one word or two, and its arguments."""
-    groups = {name.split()[0] for name in COMMANDS if " " in name}
-    num_words = 2 if arguments[0] in groups else 1
+    num_words = 2 if any(name.startswith(f"{arguments[0]} ") for name in COMMANDS) else 1
     return " ".join(arguments[:num_words]), arguments[num_words:]
 
 
-def run_command(name: str, arguments: list[str]) -> None:
-    """Import the function of a command, parse its arguments and call it."""
+def load_command(name: str) -> Callable[..., None]:
+    """Import the function of a command."""
     if name not in COMMANDS:
         nearest = difflib.get_close_matches(name, COMMANDS, n=3) or list(COMMANDS)
         raise ValueError(f"Unknown command {name!r}. Nearest: {', '.join(nearest)}. All commands: `vitrine --help`.")
     module, function_name = COMMANDS[name][0].split(":")
-    function = getattr(import_module(module), function_name)
-    if name in PARSE_THEIR_OWN:
-        function(arguments)
-    else:
-        parse_arguments(name, function, arguments)()
-
-
-def format_command_list() -> str:
-    """Return the text of `vitrine --help`."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
-    return "\n".join(["Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines])
+    return getattr(import_module(module), function_name)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from vitrine.core.config_checks import require_field_types
+from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.models.settings import ModelSettings
@@ -55,7 +55,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_field_types(self)
-        self._check_length()
+        require_positive(self, "epochs")
+        if self.epochs is None and self.total_steps is None:
+            raise ValueError("epochs and total_steps are both None: set one of them.")
+        if self.total_steps is not None:
+            require_at_least(self, 1, "total_steps")
+            self.optim.check_total_steps(self.total_steps)
         if self.polyak_factor is not None and not 0 < self.polyak_factor < 1:
             raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, e.g. 0.9999.")
         check_objective(self)
@@ -64,21 +69,10 @@ class Recipe:
         batch_size, num_parts = self.loader.batch_size, self.machine.accumulation_steps
         if self.mixing.is_on and batch_size // num_parts % 2 != 0:
             raise ValueError(
-                f"loader.batch_size={batch_size} in machine.accumulation_steps={num_parts} parts cannot be mixed in pairs: "
-                "use parts of an even size."
+                f"loader.batch_size={batch_size} in {num_parts} parts cannot be mixed in pairs: use parts of even size."
             )
         if batch_size % num_parts != 0:
             raise ValueError(f"machine.accumulation_steps={num_parts} must divide loader.batch_size={batch_size}.")
-
-    def _check_length(self) -> None:
-        if self.epochs is None and self.total_steps is None:
-            raise ValueError("epochs and total_steps are both None: set one of them.")
-        if self.epochs is not None and self.epochs <= 0:
-            raise ValueError(f"epochs={self.epochs} must be above 0.")
-        if self.total_steps is not None:
-            if self.total_steps < 1:
-                raise ValueError(f"total_steps={self.total_steps} must be at least 1.")
-            self.optim.check_total_steps(self.total_steps)
 
     def compute_total_steps(self, num_images: int) -> int:
         """Return the number of steps of the run. An epoch has exactly `num_images` images, whatever the last batch is."""
@@ -149,14 +143,9 @@ def list_fields(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def with_changes(recipe: Recipe, **groups: Any) -> Recipe:
-    """Return the recipe with some fields changed; a dictionary changes some fields of a group.
-
-    For example `with_changes(recipe, seed=1, optim={"learning_rate": 0.1})`.
-    """
-    changed = {
-        name: replace(getattr(recipe, name), **value) if isinstance(value, dict) else value for name, value in groups.items()
-    }
-    return replace(recipe, **changed)
+    """Return the recipe with some fields changed, e.g. `with_changes(recipe, seed=1, optim={"learning_rate": 0.1})`."""
+    partly = {name: replace(getattr(recipe, name), **value) for name, value in groups.items() if isinstance(value, dict)}
+    return replace(recipe, **{**groups, **partly})
 
 
 def format_train_command(base: str, default: Recipe, recipe: Recipe, out: Path) -> str:

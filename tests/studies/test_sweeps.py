@@ -207,7 +207,7 @@ def test_interrupted_seeds_can_be_resumed(
 
 def test_repeated_seeds_are_rejected_before_anything_is_trained(recipe_seeds: Recipe, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\(1, 2, 1\)"):
-        run_seeds(recipe_seeds, (1, 2, 1), tmp_path / "seeds", "shades")
+        train(recipe_seeds, tmp_path / "seeds", seeds=(1, 2, 1))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,6 +280,14 @@ def test_finetune_takes_changes_and_names_its_folder(
     assert result.folders == [Path("runs/first-shades.npz-folder")]
     assert (result.runs[0].seed, result.runs[0].steps, result.runs[0].model) == (7, 2, str(model))
     assert load_checkpoint(result.folders[0] / "model").class_names == ("0", "1", "2", "3")
+
+
+def test_finetune_takes_changes_of_the_model_and_the_data(model: Path, recipe_seeds: Recipe, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**SMALL, "model": {"dropout_rate": 0.25}, "data": {"subset": "2/class"}}
+    result = finetune(model, recipe_seeds.data.source, tmp_path / "run", **changes)
+    assert result.runs[0].num_train_images == 8
+    assert load_checkpoint(tmp_path / "run" / "model").model.config.dropout_rate == 0.25
+    assert result.recipe.model.checkpoint == str(model)
 
 
 def test_finetune_takes_a_loaded_checkpoint_and_leaves_it_unchanged(model: Path, recipe_seeds: Recipe, tmp_path: Path) -> None:

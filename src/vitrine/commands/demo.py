@@ -44,6 +44,4 @@ def demo(
     if json is not None:
         write_json(json, result.to_json())
     print_table(COLUMNS, format_rows(result.steps))
-    print(
-        f"Accuracies are on {result.num_test_images:,} images. The report, with the command of each step, is {result.report}."
-    )
+    print(f"Accuracies are on {result.num_test_images:,} images. The report with all commands is {result.report}.")

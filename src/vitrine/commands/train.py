@@ -98,10 +98,8 @@ def check_options(options: Options, defaults: Options) -> Recipe:
     if options.select_rate and recipe.optim.learning_rate != default.optim.learning_rate:
         raise ValueError("--optim.learning-rate and --select-rate exclude each other: leave one of them out, or give --rates.")
     if options.select_rate and (recipe.evaluation.patience is not None or recipe.evaluation.few_shot > 0):
-        raise ValueError(
-            "--evaluation.patience and --evaluation.few-shot need held-out images, but --select-rate finally trains on "
-            "all images: leave them out."
-        )
+        conflict = "--evaluation.patience and --evaluation.few-shot need held-out images"
+        raise ValueError(f"{conflict}, but --select-rate finally trains on all images: leave them out.")
     if len(set(options.seeds)) != len(options.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} must be distinct.")
     check_output_files(options.json)
@@ -119,7 +117,8 @@ def print_result(result: "TrainResult", options: Options) -> None:
     if is_main():
         print_summaries(result.runs, result.folders)
         if options.json is not None:
-            search = {} if result.search is None else {"rates": list_accuracies(result.search)}
+            trials = {} if result.search is None else result.search.summaries
+            search = {} if result.search is None else {"rates": {f"{lr:g}": trial.best for lr, trial in trials.items()}}
             write_json(options.json, {**search, "runs": [asdict(summary) for summary in result.runs]})
 
 
@@ -136,10 +135,6 @@ def stop_here(number: int | None, summary: "RunSummary | None" = None) -> None:
 def is_main() -> bool:
     """Return whether this process prints and writes: rank 0 of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def list_accuracies(search: "LearningRateSearch") -> dict[str, float | None]:
-    return {f"{lr:g}": summary.best for lr, summary in search.summaries.items()}
 
 
 def print_search(search: "LearningRateSearch") -> None:
@@ -184,15 +179,10 @@ def list_recipes() -> None:
     """Print all recipes, as `vitrine train --list` does."""
     from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES, summarise_recipe
 
-    print_recipes("vitrine train NAME", {name: summarise_recipe(build) for name, build in RECIPES.items()})
-    print()
-    recipes = {name: summarise_recipe(recipe.build) for name, recipe in FINETUNE_RECIPES.items()}
-    print_recipes("vitrine finetune MODEL DATA --recipe NAME", recipes)
-
-
-def print_recipes(command: str, recipes: dict[str, tuple[str, str]]) -> None:
-    """Print names on the left, and beside each what the recipe is and the result to expect."""
-    print(f"{command}\n")
-    width = max(map(len, recipes)) + 2
-    for name, (description, expectation) in recipes.items():
-        print(f"{name:<{width}}{description}\n{'':<{width}}-> {expectation}")
+    finetune = {name: recipe.build for name, recipe in FINETUNE_RECIPES.items()}
+    for command, recipes in (("vitrine train NAME", RECIPES), ("\nvitrine finetune MODEL DATA --recipe NAME", finetune)):
+        print(f"{command}\n")
+        width = max(map(len, recipes)) + 2
+        for name, build in recipes.items():
+            description, expectation = summarise_recipe(build)
+            print(f"{name:<{width}}{description}\n{'':<{width}}-> {expectation}")

@@ -47,7 +47,8 @@ def vtab(arguments: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if arguments else 2)
     if arguments == ["--list"]:
-        list_tasks()
+        columns = ("task", "group", "classes", "label", "disabled", "val if missing", "train/val/test", "also called")
+        print_table(columns, [describe_task(task) for task in TASKS.values()])
         return
     if len(arguments) < 2 or any(word.startswith("-") for word in arguments[:2]):
         raise ValueError(f"vitrine vtab {' '.join(arguments)}: MODEL and ROOT come first, e.g. vitrine vtab MODEL ROOT ..")
@@ -137,12 +138,6 @@ def count_tasks(score: "Score") -> str:
 def list_disabled(task: VtabTask) -> str:
     """Return the augmentation that would change a task's labels."""
     return ", ".join(name for name, is_on in (("flip", task.flip), ("crop", task.crop)) if not is_on)
-
-
-def list_tasks() -> None:
-    """Print the 19 tasks, as `vitrine vtab --list` does."""
-    columns = ("task", "group", "classes", "label", "disabled", "val if missing", "train/val/test", "also called")
-    print_table(columns, [describe_task(task) for task in TASKS.values()])
 
 
 def describe_task(task: VtabTask) -> tuple[str, ...]:

@@ -32,10 +32,8 @@ def find_expected_type(value: object, kind: Any) -> str | None:
         return None if isinstance(value, bool) else "True or False"
     if kind is int:
         return None if is_whole(value) else "a whole number"
-    if kind is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return None if is_number else "a number"
-    return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return "a number" if kind is float and not is_number else None
 
 
 def is_whole(value: object) -> bool:
@@ -50,10 +48,10 @@ def require_counts(config: "DataclassInstance", name: str, meaning: str) -> None
 
 
 def require_at_least(config: "DataclassInstance", minimum: int, *names: str) -> None:
-    """Check that each of the fields is at least `minimum`."""
+    """Check that each of the fields is None or at least `minimum`."""
     for name in names:
         value = getattr(config, name)
-        if value < minimum:
+        if value is not None and value < minimum:
             raise ValueError(f"{name}={value} must be at least {minimum}.")
 
 

@@ -57,8 +57,7 @@ def check_output_files(*paths: Path | None) -> None:
         if path.is_dir():
             raise IsADirectoryError(f"Cannot write {path}: it is a folder. Give a file name.")
     if len({path.resolve() for path in given}) < len(given):
-        names = join_names([str(path) for path in given])
-        raise ValueError(f"Two outputs have the same file name ({names}): give each its own.")
+        raise ValueError(f"Two outputs have the same file name ({join_names([*map(str, given)])}): give each its own.")
 
 
 @contextmanager

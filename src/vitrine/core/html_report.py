@@ -96,11 +96,8 @@ def render_part(part: Part, title: str) -> str:
     if isinstance(part, Figure):
         return render_image(part, title)
     if isinstance(part, Gallery):
-        figures = "".join(
-            f"<figure>{render_image(each, title)}<figcaption>{escape(each.caption)}</figcaption></figure>"
-            for each in part.figures
-        )
-        return f'<div class="gallery">{figures}</div>'
+        captions = (f"{render_image(each, title)}<figcaption>{escape(each.caption)}</figcaption>" for each in part.figures)
+        return f'<div class="gallery">{"".join(f"<figure>{caption}</figure>" for caption in captions)}</div>'
     if isinstance(part, Commands):
         return f"<pre>{escape(chr(10).join(part.lines))}</pre>"
     head = "".join(f"<th>{escape(column)}</th>" for column in part.columns)

@@ -35,10 +35,7 @@ class DemoConfig:
     def __post_init__(self) -> None:
         require_field_types(self)
         require_at_least(self, 0, "seed")
-        require_at_least(self, 1, "num_drawn", "num_measured")
-        for name in ("pretrain_steps", "steps"):
-            if getattr(self, name) is not None:
-                require_at_least(self, 1, name)
+        require_at_least(self, 1, "num_drawn", "num_measured", "pretrain_steps", "steps")
         if self.subset is not None:
             Subset.parse(self.subset)
         for name, value in (("--data", self.data), ("--model", self.model)):

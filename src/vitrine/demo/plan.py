@@ -169,10 +169,8 @@ def load_vit_config(config: DemoConfig, num_classes: int) -> ViTConfig:
         vit = load_checkpoint(config.model).model.config
     if type(vit) is not ViTConfig or vit.image_size[0] != vit.image_size[1]:
         height, width = vit.image_size
-        raise ValueError(
-            f"{config.model} is a {type(vit).__name__.removesuffix('Config')} for {height} x {width} pixels; expected a ViT "
-            "for square images: use another checkpoint, or leave --model out."
-        )
+        kind = type(vit).__name__.removesuffix("Config")
+        raise ValueError(f"{config.model} is a {kind} for {height} x {width} pixels; --model needs a ViT for square images.")
     return replace(vit, num_classes=num_classes)
 
 
@@ -233,14 +231,8 @@ def change_data_run(
 def change_run(recipe: Recipe, config: DemoConfig, total_steps: int | None, model: dict[str, Any]) -> Recipe:
     """Change model, length, seed and device of a recipe."""
     assert total_steps is not None
-    return with_changes(
-        recipe,
-        model=model,
-        optim={"warmup_steps": min(recipe.optim.warmup_steps, round(WARMUP_FRACTION * total_steps))},
-        total_steps=total_steps,
-        seed=config.seed,
-        device=config.device,
-    )
+    optim = {"warmup_steps": min(recipe.optim.warmup_steps, round(WARMUP_FRACTION * total_steps))}
+    return with_changes(recipe, model=model, optim=optim, total_steps=total_steps, seed=config.seed, device=config.device)
 
 
 def name_data(config: DemoConfig) -> str:
@@ -249,47 +241,25 @@ def name_data(config: DemoConfig) -> str:
 
 def match_vit(config: ViTConfig) -> ModelSettings:
     """Return the settings of the same ViT, to train it from scratch."""
-    return ModelSettings(
-        name="ViT-Ti/16",
-        patch_size=config.patch_size,
-        depth=config.depth,
-        norm_eps=none_if_default(config, "norm_eps"),
-        **list_vit_settings(config),
-    )
+    norm_eps, shared = none_if_default(config, "norm_eps"), list_vit_settings(config)
+    return ModelSettings(name="ViT-Ti/16", patch_size=config.patch_size, depth=config.depth, norm_eps=norm_eps, **shared)
 
 
 def match_resnet(config: ViTConfig) -> ModelSettings:
     """Return the settings of a ResNet with two units per stage, as wide as the ViT's cost allows."""
     stages = (2, 2, 2, 2) if config.image_size[0] >= MIN_SIDE_FOR_FOUR_STAGES else (2, 2, 2)
-
-    def build(factor: float) -> ModelSettings:
-        return ModelSettings(
-            name=f"R26x{factor:g}",
-            image_size=config.image_size[0],
-            num_channels=none_if_default(config, "num_channels"),
-            stages=stages,
-            num_groups=NUM_GROUPS,
-        )
-
-    return choose_width(build, config)
+    channels = none_if_default(config, "num_channels")
+    shared: dict[str, Any] = {"image_size": config.image_size[0], "num_channels": channels, "stages": stages}
+    return choose_width(lambda factor: ModelSettings(name=f"R26x{factor:g}", num_groups=NUM_GROUPS, **shared), config)
 
 
 def match_hybrid(config: ViTConfig) -> ModelSettings:
     """Return the settings of a hybrid: three quarters of the ViT's blocks, and a ResNet stem that costs as much as the rest."""
     # A stem of n stages divides the resolution by 4, 8, 16 or 32: as close to the patch size as possible.
     num_stages = min(MAX_STEM_STAGES, max(1, 1 + round(math.log2(config.patch_size / 4))))
-
-    def build(factor: float) -> ModelSettings:
-        return ModelSettings(
-            name=f"R26x{factor:g}+ViT-Ti/16",
-            stem_stages=(1,) * num_stages,
-            stem_num_groups=NUM_GROUPS,
-            patch_size=1,
-            depth=max(1, round(HYBRID_DEPTH * config.depth)),
-            **list_vit_settings(config),
-        )
-
-    return choose_width(build, config)
+    stem: dict[str, Any] = {"stem_stages": (1,) * num_stages, "stem_num_groups": NUM_GROUPS, "patch_size": 1}
+    shared = {**stem, "depth": max(1, round(HYBRID_DEPTH * config.depth)), **list_vit_settings(config)}
+    return choose_width(lambda factor: ModelSettings(name=f"R26x{factor:g}+ViT-Ti/16", **shared), config)
 
 
 def list_vit_settings(config: ViTConfig) -> dict[str, Any]:

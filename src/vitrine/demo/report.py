@@ -162,9 +162,7 @@ def compare_costs(results: Sequence[StepResult]) -> str:
 
 def describe_commands(results: Sequence[StepResult]) -> Section:
     """Build the section with the command of each step."""
-    caption = (
-        "Each step is a command. Use them with your own data and checkpoint, or run the whole demo on both with the last line."
-    )
+    caption = "Each step is a command. Use them with your own data and checkpoint; the last line runs the whole demo on both."
     lines: list[str] = []
     for result in results:
         lines += [f"# {result.key}: {MEANINGS[result.key]}", result.command, ""]

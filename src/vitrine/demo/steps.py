@@ -76,7 +76,13 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
     config = DemoConfig() if config is None else config
     choose_device(config.device)  # an unknown device is an error before anything is opened
     plan = plan_demo(config)
-    print_plan(plan)
+    print(
+        f"{config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.steps)} steps "
+        f"({', '.join(step.key for step in plan.steps)}), about {max(1, round(plan.minutes))} min on two CPU cores. Results go "
+        f"to {config.out}.",
+        file=sys.stderr,
+        flush=True,
+    )
     steps, report, interrupted_by = [], None, None
     try:
         steps = run_steps(plan)
@@ -91,17 +97,6 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
         steps=steps,
         report=report,
         interrupted_by=interrupted_by,
-    )
-
-
-def print_plan(plan: Plan) -> None:
-    """Print what will be done and how long it may take, to stderr like all progress."""
-    print(
-        f"{plan.config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.steps)} steps "
-        f"({', '.join(step.key for step in plan.steps)}), about {max(1, round(plan.minutes))} min on two CPU cores. Results go "
-        f"to {plan.config.out}.",
-        file=sys.stderr,
-        flush=True,
     )
 
 

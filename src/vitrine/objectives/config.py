@@ -46,18 +46,14 @@ class MaskedPatchesConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be between 0 and 1.")
         if self.masked_rate + self.replaced_rate > 1 + 1e-9:
-            raise ValueError(
-                f"masked_rate={self.masked_rate} plus replaced_rate={self.replaced_rate} exceeds 1: lower one of them."
-            )
+            raise ValueError(f"masked_rate={self.masked_rate} plus replaced_rate={self.replaced_rate} exceeds 1: lower one.")
 
     def count(self, num_patches: int) -> tuple[int, int, int]:
         """Return how many patches of an image are corrupted, and how many of these are masked and replaced."""
         num_corrupted = round(self.corrupted_rate * num_patches)
         if not 0 < num_corrupted < num_patches:
-            raise ValueError(
-                f"corrupted_rate={self.corrupted_rate} corrupts {num_corrupted} of {num_patches} patches; at least one must be "
-                "corrupted and one left: change the rate, or use smaller patches."
-            )
+            counts = f"corrupted_rate={self.corrupted_rate} corrupts {num_corrupted} of {num_patches} patches"
+            raise ValueError(f"{counts}; at least one must be corrupted and one left: change it, or use smaller patches.")
         num_masked = round(self.masked_rate * num_corrupted)
         return num_corrupted, num_masked, min(round(self.replaced_rate * num_corrupted), num_corrupted - num_masked)
 
@@ -65,9 +61,7 @@ class MaskedPatchesConfig:
 def check_supervised(recipe: Any) -> None:
     """Raise ValueError if settings of a recipe with objective='supervised' contradict each other."""
     if recipe.head_init != "zero" and recipe.supervised.loss == "sigmoid":
-        raise ValueError(
-            f"head_init={recipe.head_init!r} is scaled for softmax: use head_init='zero' with supervised.loss='sigmoid'."
-        )
+        raise ValueError(f"head_init={recipe.head_init!r} suits supervised.loss='softmax': use 'zero' with sigmoid.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +116,7 @@ def check_objective(recipe: Any) -> None:
             default = field.default if field.default_factory is MISSING else field.default_factory()
             if getattr(recipe, field_name) != default:
                 raise ValueError(
-                    f"{field_name} has no effect with objective={recipe.objective!r}: leave it out, or use objective={name!r}."
+                    f"{field_name} has no effect with objective={recipe.objective!r}: leave it out, or use {name!r}."
                 )
     if spec.check is not None:
         spec.check(recipe)

@@ -92,7 +92,7 @@ class ColourTarget:
     def __init__(self, num_channels: int, patch_size: int, side: int) -> None:
         if patch_size < side:
             raise ValueError(
-                f"Patches of {patch_size} pixels cannot be shrunk to {side} x {side}: use another target, e.g. mean-colour."
+                f"Patches of {patch_size} pixels cannot be shrunk to {side} x {side}: use e.g. target mean-colour."
             )
         self.num_channels, self.patch_size, self.side = num_channels, patch_size, side
         self.num_colours = LEVELS**num_channels
@@ -162,8 +162,7 @@ class MaskedPatches(Objective):
         super().__init__(model, preprocessing)
         if isinstance(model.config, HybridConfig | ResNetConfig):
             raise ValueError(
-                "Masked patch prediction needs patches cut from the image, and this model has a ResNet stem or is a ResNet: "
-                "use a ViT."
+                "Masked patch prediction needs patches cut from the image, and this model has a ResNet: use a ViT."
             )
         self.config, self.seed = config, seed
         self.patch_size: int = model.config.patch_size

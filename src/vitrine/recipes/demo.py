@@ -96,6 +96,4 @@ DEMO_RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo-resnet": demo_resnet,
     "demo-hybrid": demo_hybrid,
 }
-DEMO_FINETUNE_RECIPES = {
-    "demo-transfer": FinetuneRecipe(demo_transfer, learning_rates=(1e-3, 2e-3, 3e-3), held_out=0.2),
-}
+DEMO_FINETUNE_RECIPES = {"demo-transfer": FinetuneRecipe(demo_transfer, learning_rates=(1e-3, 2e-3, 3e-3), held_out=0.2)}

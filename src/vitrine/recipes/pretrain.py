@@ -7,7 +7,7 @@ the settings of big_vision: what ImageNet alone reaches when the recipe suits it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
@@ -45,16 +45,7 @@ JFT = Corpus(
     head_bias=-10.0,
     max_grad_norm=None,
 )
-IMAGENET_21K = Corpus(
-    title="ImageNet-21k",
-    source="imagenet21k",
-    decay="linear",
-    weight_decay=0.03,
-    dropout_rate=0.1,
-    loss="sigmoid",
-    head_bias=-10.0,
-    max_grad_norm=None,
-)
+IMAGENET_21K = replace(JFT, title="ImageNet-21k", source="imagenet21k", weight_decay=0.03, dropout_rate=0.1)
 IMAGENET = Corpus(
     title="ImageNet",
     source="imagenet",
@@ -188,15 +179,9 @@ def make_recipe(name: str, corpus: Corpus, row: Row) -> Callable[[], Recipe]:
     def build() -> Recipe:
         return build_table3_recipe(corpus, row.model, row.epochs, row.learning_rate)
 
-    build.__doc__ = "\n".join(
-        [
-            f"{row.model} on {corpus.title} for {row.epochs} epochs (table 3).",
-            "",
-            f"Expect {row.expectation}",
-            row.cost,
-            "",
-            f"    vitrine train {name} --data.source DIR",
-        ]
+    build.__doc__ = (
+        f"{row.model} on {corpus.title} for {row.epochs} epochs (table 3).\n\nExpect {row.expectation}\n{row.cost}\n\n"
+        f"    vitrine train {name} --data.source DIR"
     )
     return build
 

@@ -23,17 +23,8 @@ if TYPE_CHECKING:
     from vitrine.data.open_data import DataLike, DatasetHandle
     from vitrine.data.source import Source
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    **SMALL_RECIPES,
-    **PRETRAIN_RECIPES,
-    **SMALL_MASKED_RECIPES,
-    **DEMO_RECIPES,
-}
-FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {
-    **GENERAL_FINETUNE_RECIPES,
-    **SMALL_FINETUNE_RECIPES,
-    **DEMO_FINETUNE_RECIPES,
-}
+RECIPES: dict[str, Callable[[], Recipe]] = {**SMALL_RECIPES, **PRETRAIN_RECIPES, **SMALL_MASKED_RECIPES, **DEMO_RECIPES}
+FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {**GENERAL_FINETUNE_RECIPES, **SMALL_FINETUNE_RECIPES, **DEMO_FINETUNE_RECIPES}
 
 HELD_OUT = 0.1
 MIN_IMAGES_TO_HOLD_OUT = 20  # a tenth of fewer images measures nothing
@@ -62,10 +53,8 @@ def find_finetune_recipe(name: str) -> FinetuneRecipe:
         return FINETUNE_RECIPES[name]
     if name in RECIPES:
         raise ValueError(f"Recipe {name!r} trains from scratch, without a checkpoint: use `vitrine train {name}`.")
-    raise ValueError(
-        f"Unknown recipe {name!r}. "
-        f"Nearest: {list_nearest(name, FINETUNE_RECIPES)}. All fine-tuning recipes: {', '.join(FINETUNE_RECIPES)}."
-    )
+    nearest, names = list_nearest(name, FINETUNE_RECIPES), ", ".join(FINETUNE_RECIPES)
+    raise ValueError(f"Unknown recipe {name!r}. Nearest: {nearest}. All fine-tuning recipes: {names}.")
 
 
 def list_nearest(name: str, known: Iterable[str]) -> str:

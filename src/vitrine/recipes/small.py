@@ -162,6 +162,4 @@ SMALL_RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar10-hybrid": cifar10_hybrid,
 }
 SMALL_MASKED_RECIPES: dict[str, Callable[[], Recipe]] = {"cifar10-masked": cifar10_masked, "folder-masked": folder_masked}
-SMALL_FINETUNE_RECIPES = {
-    "cifar10-small": FinetuneRecipe(cifar10_small, learning_rates=(3e-4, 1e-3, 3e-3), held_out=0.1),
-}
+SMALL_FINETUNE_RECIPES = {"cifar10-small": FinetuneRecipe(cifar10_small, learning_rates=(3e-4, 1e-3, 3e-3), held_out=0.1)}

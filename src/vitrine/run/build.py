@@ -26,7 +26,6 @@ from vitrine.evaluation.topk import evaluating
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
-from vitrine.models.config import ModelConfig
 from vitrine.models.model import Model
 from vitrine.models.registry import build_meta_model, build_model
 from vitrine.objectives.config import OBJECTIVES
@@ -58,10 +57,7 @@ class RunData:
 
 
 def open_run_data(recipe: Recipe, dataset: DatasetHandle | None = None) -> RunData:
-    """Open the images that a recipe trains, validates and tests on, and check that it can use them.
-
-    `dataset` is the recipe's data, for callers that have found it already.
-    """
+    """Open the images that a recipe trains, validates and tests on, and check them; `dataset` is its data, if found already."""
     config, evaluation, spec = recipe.data, recipe.evaluation, OBJECTIVES[recipe.objective]
     dataset = find_data(config.source) if dataset is None else dataset
     train, held_out = open_train_data(config, dataset)
@@ -77,10 +73,9 @@ def open_run_data(recipe: Recipe, dataset: DatasetHandle | None = None) -> RunDa
     test = open_other_split(dataset, test_split, config) if is_tested else None
     for source, split in ((val, val_name), (test, test_split)):
         if source is not None and source.class_names != train.class_names:
+            counts = f"{len(source.class_names)} and {len(train.class_names)}, or in another order"
             raise ValueError(
-                f"The classes of {config.source} differ between {split} and the training images "
-                f"({len(source.class_names)} and {len(train.class_names)}, or in another order): use the same classes in all "
-                "splits."
+                f"{config.source}: the classes of {split} and train differ ({counts}): use the same in all splits."
             )
     return RunData(train, val, val_name, test)
 
@@ -89,10 +84,8 @@ def check_evaluation(val: Source | None, train: Source, recipe: Recipe) -> None:
     """Raise ValueError, before anything is trained, if an evaluation that the recipe asks for is impossible."""
     shots = recipe.evaluation.few_shot
     if val is None and (recipe.evaluation.patience is not None or shots > 0):
-        raise ValueError(
-            f"{recipe.data.source} has no validation images, which evaluation.patience and evaluation.few_shot need: set e.g. "
-            "data.held_out=0.1, or add a split val."
-        )
+        needs = "evaluation.patience and evaluation.few_shot need validation images"
+        raise ValueError(f"{needs}, and {recipe.data.source} has none: set e.g. data.held_out=0.1, or add a split val.")
     if shots == 0:
         return
     if len(train.class_names) < 2:
@@ -131,22 +124,17 @@ def build_evaluation_loader(
 
 
 def build_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint: Checkpoint | None = None) -> Checkpoint:
-    """Build the model before its first step, with preprocessing and class names; without class names it has no head.
-
-    `checkpoint` is the recipe's checkpoint, if it is loaded already.
-    """
+    """Build the model before its first step, with a head if there are class names; `checkpoint` is the recipe's, if loaded."""
     seed_generators(recipe.seed, INITIALISATION)
     if recipe.model.checkpoint is None:
         start = build_fresh_model(recipe, class_names)
     else:
         start = load_initial_model(recipe, class_names, checkpoint)
-    resize = recipe.evaluation.resize
+    resize, side = recipe.evaluation.resize, min(start.preprocessing.crop)
     if resize is None:
         return start
-    if resize < min(start.preprocessing.crop):
-        raise ValueError(
-            f"evaluation.resize={resize} must be at least the model's image size, {min(start.preprocessing.crop)}."
-        )
+    if resize < side:
+        raise ValueError(f"evaluation.resize={resize} must be at least the model's image size, {side}.")
     return replace(start, preprocessing=replace(start.preprocessing, resize=resize))
 
 
@@ -154,14 +142,9 @@ def build_fresh_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoin
     """Build the recipe's model with fresh weights."""
     config = recipe.model.resolve(len(class_names))
     model = build_model(replace(config, gradient_checkpointing=recipe.machine.gradient_checkpointing))
-    provenance = {"source": f"{recipe.model.name}, fresh weights"}
-    return Checkpoint(model, build_preprocessing(recipe, config), class_names or None, provenance)
-
-
-def build_preprocessing(recipe: Recipe, config: ModelConfig) -> Preprocessing:
-    """Build the preprocessing of a model with fresh weights."""
     build = build_imagenet_preprocessing if recipe.model.preprocess == "imagenet" else build_inception_preprocessing
-    return build(config.image_size, config.num_channels)
+    preprocessing, provenance = build(config.image_size, config.num_channels), {"source": f"{recipe.model.name}, fresh weights"}
+    return Checkpoint(model, preprocessing, class_names or None, provenance)
 
 
 def load_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint: Checkpoint | None = None) -> Checkpoint:
@@ -176,10 +159,8 @@ def load_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint:
     for name in ("dropout_rate", "stochastic_depth_rate"):
         if getattr(settings, name) is not None:
             changes[name] = getattr(settings, name)
-    model = rebuild(loaded.model, **changes)
-    return Checkpoint(
-        model, loaded.preprocessing, class_names or None, {"source": settings.checkpoint, "from": loaded.provenance}
-    )
+    provenance = {"source": settings.checkpoint, "from": loaded.provenance}
+    return Checkpoint(rebuild(loaded.model, **changes), loaded.preprocessing, class_names or None, provenance)
 
 
 def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:

@@ -82,19 +82,13 @@ class Callbacks:
         actions: dict[Action, bool] = {
             "log": is_last or wants_stop or step % self.recipe.report.every_steps == 0,
             "evaluate": step in self.evaluation_steps,
-            "save": is_last
-            or wants_stop
-            or is_time_to_save
-            or (saving.every_steps is not None and step % saving.every_steps == 0),
+            "save": is_last or wants_stop or is_time_to_save or step % (saving.every_steps or self.total_steps) == 0,
             "stop": wants_stop,
         }
         return {action for action, is_due in actions.items() if is_due}
 
     def ask_ranks(self, step: int) -> list[bool]:
-        """Return whether any rank wants to stop, and whether it is time to save by the clock of any rank.
-
-        Signals reach the ranks at different times and their clocks differ, so they have to agree.
-        """
+        """Return whether any rank wants to stop, and whether its clock says to save: ranks differ in both, and must agree."""
         if self.runtime.device.type != "cpu" and self.runtime.world_size > 1 and step % STEPS_BETWEEN_QUESTIONS != 0:
             return [False, False]
         is_time_to_save = self.clock() - self.saved_s >= 60 * self.recipe.saving.every_minutes
@@ -114,9 +108,8 @@ class Callbacks:
             progress.num_worse += 1
         if patience and progress.num_worse >= patience and state.step < self.total_steps:
             progress.stopped_early = True
-            self.logger.print_message(
-                f"Stopped early at step {state.step}: no improvement since step {progress.best_step} in {patience} evaluations."
-            )
+            best = f"no improvement since step {progress.best_step} in {patience} evaluations"
+            self.logger.print_message(f"Stopped early at step {state.step}: {best}.")
 
     def save(self, state: TrainState) -> None:
         """Write a checkpoint to resume from."""

@@ -107,19 +107,18 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe = path / "recipe.json"
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
-        self.best = path / "best"
-        self.model = path / "model"
-        self.curves = path / "curves.png"
-        self.summary = path / "summary.json"
+        self.recipe, self.summary = path / "recipe.json", path / "summary.json"
+        self.metrics, self.curves = path / "metrics.jsonl", path / "curves.png"
+        self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
         self.tensorboard = path / "tensorboard"
 
     def check(self, recipe: Recipe) -> None:
         """Check, before anything is loaded, that the folder is new or holds a run of this recipe, and can be written to."""
         if self.recipe.is_file() and not self.is_empty():
-            self.check_same_recipe(recipe)
+            differences = list_differences(self.read_recipe(), recipe)
+            if differences:
+                names = join_names(differences)
+                raise ValueError(f"{self.path} holds a run of another recipe ({names}): use its recipe, or another --out.")
         elif self.path.exists() and (not self.path.is_dir() or self.list_foreign_files()):
             raise FileExistsError(f"{self.path} exists and is not the folder of a run: choose another one with --out.")
         make_folder(self.path)
@@ -151,23 +150,12 @@ class RunFolder:
         """Return whether nothing has been saved yet that starting with another recipe would lose."""
         return not self.summary.is_file() and next(self.list_checkpoints(), None) is None
 
-    def check_same_recipe(self, recipe: Recipe) -> None:
-        """Raise ValueError with the differing fields if the folder's run has another recipe."""
-        differences = list_differences(self.read_recipe(), recipe)
-        if differences:
-            raise ValueError(
-                f"{self.path} holds a run of another recipe ({join_names(differences)}): use the same recipe to resume it, or "
-                "another folder with --out."
-            )
-
     def read_recipe(self) -> Recipe:
         """Read recipe.json; raise ValueError if it is damaged or not a recipe."""
         try:
             content = json.loads(self.recipe.read_text())
         except (ValueError, OSError) as error:
-            raise ValueError(
-                f"{self.recipe} cannot be read ({summarise_error(error)}): restore it, or choose another folder."
-            ) from None
+            raise ValueError(f"{self.recipe} cannot be read ({summarise_error(error)}): restore it, or change --out.") from None
         return parse_recipe(content, str(self.recipe))
 
     def read_summary(self) -> RunSummary:
@@ -175,21 +163,15 @@ class RunFolder:
         try:
             return RunSummary(**rename_keys(read_json(self.summary)))
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self.summary} cannot be read ({summarise_error(error)}): delete it, and the run writes it again."
-            ) from None
+            raise ValueError(f"{self.summary} cannot be read ({summarise_error(error)}): delete it and run again.") from None
 
     def save_training(self, checkpoint: Checkpoint, training: Tensors, progress: RunProgress, keep_last: int) -> Path:
         """Write a checkpoint to resume from, and remove all but the last few."""
         path = self.checkpoints / f"step-{progress.step:08d}"
 
         def write(folder: Path) -> None:
-            content = {
-                "format": FORMAT,
-                "standing": vars(progress),
-                "checksum": compute_checksum(training),
-                "description": compute_fingerprint(checkpoint),
-            }
+            checksum, description = compute_checksum(training), compute_fingerprint(checkpoint)
+            content = {"format": FORMAT, "standing": vars(progress), "checksum": checksum, "description": description}
             text = json.dumps(content)
             metadata = {"format": "pt", CONTENT_KEY: text, DIGEST_KEY: compute_digest(text)}
             save_file(training, folder / TRAINING_FILE, metadata=metadata)
@@ -200,8 +182,7 @@ class RunFolder:
 
     def remove_old(self, newest: Path, keep_last: int) -> None:
         """Remove all checkpoints but the one just written and the few before it. Later ones are damaged or incomplete."""
-        earlier = [path for path in self.list_checkpoints() if path <= newest]
-        kept = earlier[:keep_last]
+        kept = [path for path in self.list_checkpoints() if path <= newest][:keep_last]
         for path in (*self.list_checkpoints(), *self.checkpoints.glob(".step-*.vitrine-*")):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -228,10 +209,7 @@ class RunFolder:
                 warn_user(f"Damaged: {join_names(damaged)}; resuming from {path}, the newest intact checkpoint.")
             return resume_point
         if damaged:
-            raise ValueError(
-                f"Every checkpoint of the run is damaged: {join_names(damaged)}. Restore one, or remove {self.checkpoints} to "
-                "start again."
-            )
+            raise ValueError(f"Every checkpoint is damaged: {join_names(damaged)}. Restore one, or remove {self.checkpoints}.")
         return None
 
 

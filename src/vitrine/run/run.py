@@ -69,13 +69,7 @@ def run_recipe(
         names = run.list_metrics()
         with (
             open_logger(
-                recipe,
-                folder,
-                runtime,
-                title=title,
-                start_step=run.state.step,
-                total_steps=run.total_steps,
-                metric_names=names,
+                recipe, folder, runtime, title=title, start_step=run.state.step, total_steps=run.total_steps, metric_names=names
             ) as logger,
             stop_on_signals(logger.print_message) as stop,
         ):
@@ -104,11 +98,12 @@ class Run:
             self.data = open_run_data(recipe, dataset)
         self.total_steps = recipe.compute_total_steps(len(self.data.train))
         resume_point = find_resume_point(folder, runtime)
-        self.progress = RunProgress() if resume_point is None else resume_point.progress
         if resume_point is None:
-            self.start = begin(recipe, self.data, runtime, checkpoint)
+            self.progress, self.start = RunProgress(), begin(recipe, self.data, runtime, checkpoint)
         else:
-            self.start = resume(resume_point, recipe)
+            loaded, is_checkpointing = resume_point.checkpoint, recipe.machine.gradient_checkpointing
+            self.progress = resume_point.progress
+            self.start = replace(loaded, model=rebuild(loaded.model, gradient_checkpointing=is_checkpointing))
         objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
@@ -186,19 +181,15 @@ class Run:
         """Take the final weights, with patience the best ones, test them once and save them."""
         step = self.state.step
         if self.recipe.evaluation.patience is not None:
-            step = self.load_best()
+            assert self.progress.best_step is not None
+            step = self.progress.best_step
+            with self.runtime.main_first():  # rank 0 may still be writing them
+                best = load_checkpoint(self.folder.best).model.state_dict()
+            scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
+            self.state.average = None
         test = None if self.data.test is None else self.evaluator.top1(self.state, self.data.test)
         self.writer.save_model(self.state, step, self.folder.model)
         return test
-
-    def load_best(self) -> int:
-        """Go back to the weights of the best evaluation and return its step."""
-        with self.runtime.main_first():  # rank 0 may still be writing them
-            best = load_checkpoint(self.folder.best).model.state_dict()
-        scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
-        self.state.average = None
-        assert self.progress.best_step is not None
-        return self.progress.best_step
 
     def summarise(self, is_finished: bool, interrupted_by: int | None, test: Classification | None) -> RunSummary:
         """Build the summary of the run so far."""
@@ -235,8 +226,8 @@ class RunEvaluator:
     def __init__(
         self, recipe: Recipe, runtime: Runtime, data: RunData, preprocessing: Preprocessing, parallel: Parallel
     ) -> None:
-        self.recipe, self.runtime, self.data, self.preprocessing = recipe, runtime, data, preprocessing
-        self.parallel = parallel
+        self.recipe, self.runtime, self.data = recipe, runtime, data
+        self.preprocessing, self.parallel = preprocessing, parallel
         self.spec = OBJECTIVES[recipe.objective]
         self.evaluators = {name: EVALUATORS[name] for name in list_evaluators(self.spec, recipe.evaluation)}
 
@@ -300,12 +291,6 @@ def find_resume_point(folder: RunFolder, runtime: Runtime) -> ResumePoint | None
     resume_point = folder.find_last() if runtime.is_main else None
     path = runtime.broadcast(None if resume_point is None else resume_point.path)
     return load_resume_point(path) if path is not None and resume_point is None else resume_point
-
-
-def resume(resume_point: ResumePoint, recipe: Recipe) -> Checkpoint:
-    """Return the model of a checkpoint as the resumed run trains it."""
-    model = rebuild(resume_point.checkpoint.model, gradient_checkpointing=recipe.machine.gradient_checkpointing)
-    return replace(resume_point.checkpoint, model=model)
 
 
 def check_batch_size(recipe: Recipe, runtime: Runtime) -> None:

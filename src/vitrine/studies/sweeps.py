@@ -9,19 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitrine.core.console import join_names, summarise_error, warn_user
+from vitrine.core.console import summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
 from vitrine.data.open_data import DataLike, DatasetHandle
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.registry import (
-    build_finetune_recipe,
-    find_data_once,
-    find_finetune_recipe,
-    find_recipe,
-    name_finetune_run,
-)
+from vitrine.recipes.registry import build_finetune_recipe, find_data_once, find_finetune_recipe, find_recipe, name_finetune_run
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
 
@@ -88,7 +82,8 @@ def train(
     recipe = with_changes(find_recipe(recipe)() if isinstance(recipe, str) else recipe, **changes)
     title = name if title is None else title
     folder = Path("runs") / name if out is None else Path(out)
-    check_distinct(seeds)
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds={tuple(seeds)} must be distinct.")
     search = None
     with start_runtime(recipe.device):  # once for all runs: the processes of torchrun can meet only once
         if learning_rates is not None:
@@ -110,6 +105,7 @@ def train(
 def finetune(
     model: str | Path | Checkpoint,
     data: DataLike,
+    /,  # so that `changes` may have the recipe's fields `model` and `data`
     out: str | Path | None = None,
     *,
     recipe: str = "folder",
@@ -135,9 +131,8 @@ def finetune(
     checkpoint = model if isinstance(model, Checkpoint) else None
     name = str(model) if checkpoint is None else str(checkpoint.provenance.get("source", "checkpoint"))
     title = name_finetune_run(name, dataset.name, recipe) if title is None else title
-    built = with_changes(build_finetune_recipe(recipe, name, dataset), **changes)
     return train(
-        built,
+        with_changes(build_finetune_recipe(recipe, name, dataset), **changes),
         Path("runs") / title if out is None else out,
         seeds=seeds,
         learning_rates=rule.learning_rates if select_rate else None,
@@ -173,19 +168,15 @@ def search_learning_rate(
             if summary.interrupted_by is not None:
                 return LearningRateSearch(summaries, summary.interrupted_by)
     if not summaries:
-        raise ValueError(
-            f"All learning rates ({join_names([f'{lr:g}' for lr in learning_rates])}) are too high: lower --rates."
-        )
+        raise ValueError(f"All learning rates {tuple(learning_rates)} are too high: lower --rates.")
     return LearningRateSearch(summaries)
 
 
 def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: float) -> dict[float, Recipe]:
     """Build the recipes of a search, all of them, so that a mistake in one is found before the first is run."""
     if len(learning_rates) < 2:
-        raise ValueError(
-            f"A learning-rate search needs at least two learning rates, not {len(learning_rates)}: leave --select-rate out, or "
-            "give --rates."
-        )
+        given = tuple(learning_rates)
+        raise ValueError(f"--select-rate needs at least two learning rates, not {given}: give more --rates, or leave it out.")
     if len({f"{lr:g}" for lr in learning_rates}) != len(learning_rates):
         raise ValueError(f"rates={tuple(learning_rates)} has equal or nearly equal ones: give each once.")
     if held_out == 0:
@@ -206,18 +197,12 @@ def run_seeds(
     checkpoint: Checkpoint | None = None,
 ) -> list[RunSummary]:
     """Run a recipe with each seed in a folder of its own; finished runs are only read, and an interruption ends the list."""
-    check_distinct(seeds)
     make_folder(out)
     summaries: list[RunSummary] = []
     with start_runtime(recipe.device):
         for seed in seeds:
-            name = f"seed-{seed}"
-            summaries.append(run_recipe(replace(recipe, seed=seed), out / name, f"{title}, seed {seed}", dataset, checkpoint))
+            changed, folder = replace(recipe, seed=seed), out / f"seed-{seed}"
+            summaries.append(run_recipe(changed, folder, f"{title}, seed {seed}", dataset, checkpoint))
             if summaries[-1].interrupted_by is not None:
                 break
     return summaries
-
-
-def check_distinct(seeds: Sequence[int]) -> None:
-    if len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds={tuple(seeds)} must be distinct.")

@@ -65,10 +65,8 @@ class OptimConfig:
     def check_total_steps(self, total_steps: int) -> None:
         """Raise ValueError unless warm-up and cooldown fit into a run of this length."""
         if self.warmup_steps + self.cooldown_steps >= total_steps:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} plus cooldown_steps={self.cooldown_steps} must be less than "
-                f"total_steps={total_steps}: lower them, or train longer."
-            )
+            steps = f"warmup_steps={self.warmup_steps} plus cooldown_steps={self.cooldown_steps}"
+            raise ValueError(f"{steps} must be less than total_steps={total_steps}: lower them, or train longer.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,10 @@ class MetricsLog:
         check_parent_folder(path)
         self.path = path
         if path.exists():
-            drop_after(path, start_step)
+            kept = b"".join(line + b"\n" for line, record in parse_lines(path) if record["step"] <= start_step)
+            if kept != path.read_bytes():
+                with atomic_file(path) as partial:
+                    partial.write_bytes(kept)
         self.file = path.open("ab")
 
     def __enter__(self) -> Self:
@@ -61,14 +64,6 @@ class MetricsLog:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Read all records, without a last line that was cut off while writing. Values that were not finite are None."""
     return [record for _, record in parse_lines(path)]
-
-
-def drop_after(path: Path, step: int) -> None:
-    """Remove the records after a step from the file."""
-    kept = b"".join(line + b"\n" for line, record in parse_lines(path) if record["step"] <= step)
-    if kept != path.read_bytes():
-        with atomic_file(path) as partial:
-            partial.write_bytes(kept)
 
 
 def parse_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -101,9 +96,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError(
-                f"Event files in {folder} need tensorboard, which is not installed: pip install 'vitrine[tensorboard]'."
-            ) from None
+            raise ValueError(f"{folder} needs tensorboard: pip install 'vitrine[tensorboard]'.") from None
         self.evaluation = evaluation
         self.writer = SummaryWriter(str(folder), purge_step=None if start_step is None else start_step + 1)
 
@@ -126,9 +119,7 @@ Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by metric name."""
 
 LEARNING_RATE = "rate"  # its key in a record
-TRAINING_COLOUR = "#8395a7"
-LR_COLOUR = "#c4c4c4"
-LR_TEXT_COLOUR = "#8c8c8c"
+TRAINING_COLOUR, LR_COLOUR, LR_TEXT_COLOUR = "#8395a7", "#c4c4c4", "#8c8c8c"
 EVALUATION_COLOURS = ("#d1495b", "#00798c", "#edae49", "#5b3758", "#5aa469", "#2e5fa3", "#c77dba", "#8a5a44")
 
 
@@ -230,12 +221,5 @@ def add_legend(panel: "Axes", lines: "Sequence[Line2D]") -> None:
     """Add a legend below the panel, where it hides no curve."""
     num_rows = math.ceil(len(lines) / 3)
     num_columns = math.ceil(len(lines) / num_rows)
-    panel.legend(
-        handles=lines,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        borderaxespad=3.9,
-        ncols=num_columns,
-        frameon=False,
-        fontsize=10,
-    )
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.9}
+    panel.legend(handles=lines, ncols=num_columns, frameon=False, fontsize=10, **place)

@@ -31,16 +31,10 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`metric_names` are shown behind the loss, e.g. accuracy."""
-        self.total_steps = total_steps
-        self.start_step = start_step
-        self.title = title
-        self.metric_names = metric_names
-        self.clock = clock
-        self.step = start_step
-        self.figures = ""
+        self.total_steps, self.start_step, self.step = total_steps, start_step, start_step
+        self.title, self.metric_names, self.clock = title, metric_names, clock
+        self.figures, self.is_pending, self.start_s, self.next_line_s = "", False, 0.0, 0.0
         self.live: Live | None = None
-        self.next_line_s = 0.0
-        self.is_pending = False
 
     def __enter__(self) -> Self:
         self.start_s = self.next_line_s = self.clock()
@@ -107,9 +101,8 @@ class Progress:
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True)
         grid.add_column(no_wrap=True)
-        grid.add_row(
-            Text(self.title, no_wrap=True, overflow="ellipsis"), bar, f"{self.step}/{self.total_steps}", self.describe_time()
-        )
+        title = Text(self.title, no_wrap=True, overflow="ellipsis")
+        grid.add_row(title, bar, f"{self.step}/{self.total_steps}", self.describe_time())
         return Group(grid, Text(self.figures))
 
     def describe_time(self) -> str:

@@ -48,10 +48,4 @@ def compute_progress(config: OptimConfig, step: int, total_steps: int) -> float:
     return min(1.0, max(0.0, (step - config.warmup_steps) / (total_steps - config.warmup_steps)))
 
 
-LR_SCHEDULES = {
-    "constant": constant_lr,
-    "linear": linear_lr,
-    "cosine": cosine_lr,
-    "piecewise": piecewise_lr,
-    "rsqrt": rsqrt_lr,
-}
+LR_SCHEDULES = {"constant": constant_lr, "linear": linear_lr, "cosine": cosine_lr, "piecewise": piecewise_lr, "rsqrt": rsqrt_lr}

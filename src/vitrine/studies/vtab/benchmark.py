@@ -52,12 +52,7 @@ class Sweep:
     def to_json(self) -> list[dict[str, Any]]:
         """Return each setting with its accuracies, as in vtab.json."""
         return [
-            {
-                **asdict(setting),
-                "mean": sum(values) / len(values),
-                "accuracies": list(values),
-                "is_chosen": setting == self.best,
-            }
+            asdict(setting) | {"mean": sum(values) / len(values), "accuracies": list(values), "is_chosen": setting == self.best}
             for setting, values in self.accuracies.items()
         ]
 
@@ -144,15 +139,9 @@ def vtab(
         recipe: Recipe of all tasks (default: the paper's, from `build_protocol`).
         changes: Changed fields of the recipe, e.g. total_steps=500; the results then list them as departures.
     """
-    config = VtabConfig(
-        tasks=tuple(tasks),
-        generated=generated,
-        test_images=test_images,
-        seeds=tuple(seeds),
-        sweep=sweep,
-        rates=tuple(rates),
-        lengths=tuple(lengths),
-    )
+    choices: dict[str, Any] = {"tasks": tasks, "seeds": seeds, "rates": rates, "lengths": lengths}
+    choices = {name: tuple(values) for name, values in choices.items()}
+    config = VtabConfig(generated=generated, test_images=test_images, sweep=sweep, **choices)
     protocol = build_protocol(str(model), str(root))
     recipe = with_changes(protocol if recipe is None else recipe, **changes)
     check_recipe(recipe, protocol)
@@ -189,17 +178,9 @@ def run_tasks(
         runs = run_seeds(build_task_recipe(recipe, found), seeds, out / name, f"{name} ({number} of {len(tasks)})")
         if not runs[-1].is_finished or len(runs) < len(seeds):
             return results, runs[-1]
-        results.append(
-            build_task_result(
-                name=name,
-                group=found.group,
-                accuracies=[run.test_top1 or 0.0 for run in runs],
-                num_test_images=found.num_test_images,
-                source=found.source,
-                num_classes=found.num_classes,
-                num_train_images=runs[0].num_train_images,
-            )
-        )
+        accuracies = [run.test_top1 or 0.0 for run in runs]
+        facts = {"source": found.source, "num_classes": found.num_classes, "num_train_images": runs[0].num_train_images}
+        results.append(build_task_result(name, found.group, accuracies, found.num_test_images, **facts))
         if runs[-1].interrupted_by is not None and number < len(tasks):  # a signal may come with the last step of a run
             return results, runs[-1]
     return results, None
@@ -208,11 +189,8 @@ def run_tasks(
 def sweep_settings(recipe: Recipe, config: VtabConfig, tasks: Sequence[FoundTask], out: Path) -> Sweep:
     """Run all tasks of the benchmark, or other ones if there are none, with each setting; test images are not used."""
     tasks = [task for task in tasks if task.group in GROUPS] or tasks
-    evaluation = {"num_times": 1, "test": False}
-    trials = {
-        setting: with_changes(apply_setting(recipe, setting), evaluation=evaluation)
-        for setting in list_settings(recipe, config)
-    }
+    recipe = with_changes(recipe, evaluation={"num_times": 1, "test": False})
+    trials = {setting: apply_setting(recipe, setting) for setting in list_settings(recipe, config)}
     make_folder(out)
     accuracies: dict[Setting, tuple[float, ...]] = {}
     for setting, trial in trials.items():

@@ -26,8 +26,7 @@ class VtabConfig:
 
     def __post_init__(self) -> None:
         require_field_types(self)
-        if self.test_images is not None:
-            require_at_least(self, 1, "test_images")
+        require_at_least(self, 1, "test_images")
         require_counts(self, "lengths", "steps of training")
         if not all(lr > 0 for lr in self.rates):
             raise ValueError(f"rates={self.rates} must be above 0.")

@@ -76,9 +76,7 @@ def find_tasks(root: Path, config: VtabConfig, out: Path) -> FoundTasks:
             raise ValueError(f"--tasks {name} is neither a task of VTAB nor in {root}. Nearest: {join_names(near)}.")
     requested = [name for name in paths if not config.tasks or name in config.tasks]
     if not requested:
-        raise FileNotFoundError(
-            f"{root} contains no task: name folders like tasks, e.g. pets or dtd (`vitrine vtab --list`), or add --generated."
-        )
+        raise FileNotFoundError(f"{root} contains no task: name folders like tasks, e.g. pets or dtd, or add --generated.")
     missing = tuple(name for name in TASKS if name not in paths and (not config.tasks or name in config.tasks))
     return FoundTasks(tuple(open_task(name, paths[name], config) for name in requested), missing)
 
@@ -189,9 +187,8 @@ def build_task_recipe(recipe: Recipe, task: FoundTask, split: str = WHOLE) -> Re
 def list_settings(recipe: Recipe, config: VtabConfig) -> list[Setting]:
     """List the learning rates and lengths that a sweep tries, in all combinations."""
     assert recipe.total_steps is not None
-    learning_rates = config.rates or tuple(
-        float(f"{recipe.optim.learning_rate * factor:.6g}") for factor in LEARNING_RATE_FACTORS
-    )
+    peak = recipe.optim.learning_rate
+    learning_rates = config.rates or tuple(float(f"{peak * factor:.6g}") for factor in LEARNING_RATE_FACTORS)
     lengths = config.lengths or tuple(max(1, round(recipe.total_steps * factor)) for factor in LENGTH_FACTORS)
     return [Setting(lr, length) for lr, length in product(learning_rates, lengths)]
 

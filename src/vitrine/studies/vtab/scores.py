@@ -26,9 +26,9 @@ class TaskResult:
 
     name: str
     group: Group
-    source: str
-    num_classes: int
-    num_train_images: int
+    source: str = ""
+    num_classes: int = 0
+    num_train_images: int = 0
     num_test_images: int
     accuracies: tuple[float, ...]
     """Top-1 on the test images, one for each seed."""
@@ -58,31 +58,20 @@ class Score:
         return self.num_tasks == self.num_all
 
 
-def build_task_result(
-    *,
-    name: str,
-    group: Group,
-    accuracies: Sequence[float],
-    num_test_images: int,
-    source: str = "",
-    num_classes: int = 0,
-    num_train_images: int = 0,
-) -> TaskResult:
-    """Build the result of a task from its accuracies, with mean, spread and interval."""
+def build_task_result(name: str, group: Group, accuracies: Sequence[float], num_test_images: int, **facts: Any) -> TaskResult:
+    """Build the result of a task from its accuracies, with mean, spread and interval; `facts` are its other fields."""
     spread = compute_spread(accuracies)
     interval = wilson_interval(spread.mean, num_test_images)
     return TaskResult(
         name=name,
         group=group,
-        source=source,
-        num_classes=num_classes,
-        num_train_images=num_train_images,
         num_test_images=num_test_images,
         accuracies=tuple(accuracies),
         mean=spread.mean,
         std=spread.std,
         low=interval.low,
         high=interval.high,
+        **facts,
     )
 
 
@@ -108,14 +97,8 @@ def find_overall(scores: Sequence[Score]) -> Score | None:
     return next((score for score in scores if score.name == OVERALL), None)
 
 
-COLOURS = {
-    OVERALL: "#3d405b",
-    "natural": "#5aa469",
-    "specialised": "#2e86ab",
-    "structured": "#d1495b",
-    "generated": "#b08bbb",
-    "other": "#a3a3a3",
-}
+GROUP_COLOURS = {"natural": "#5aa469", "specialised": "#2e86ab", "structured": "#d1495b"}
+COLOURS = {OVERALL: "#3d405b", **GROUP_COLOURS, "generated": "#b08bbb", "other": "#a3a3a3"}
 LETTERS_PER_INCH = 13  # of the note below the axis
 DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": "#222222", "markeredgecolor": "white"}
 
@@ -135,9 +118,8 @@ def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: s
     panel.set_ylim(0.0, 108.0)
     panel.set_yticks(range(0, 101, 20))
     panel.set_ylabel("top-1 accuracy (%)", fontsize=11)
-    panel.set_xlabel(
-        textwrap.fill(note, int(LETTERS_PER_INCH * width)), fontsize=9, color="#555555", parse_math=False, labelpad=10
-    )
+    lines = textwrap.fill(note, int(LETTERS_PER_INCH * width))
+    panel.set_xlabel(lines, fontsize=9, color="#555555", parse_math=False, labelpad=10)
     panel.grid(axis="y", color="#eeeeee", zorder=0)
     panel.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
