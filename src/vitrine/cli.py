@@ -70,6 +70,7 @@ def one_line_warnings() -> Iterator[None]:
     show, seen = warnings.showwarning, set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *location: Any, **options: Any) -> None:
+        """Print a warning as one line, once per text."""
         if not issubclass(category, VitrineWarning):
             show(message, category, *location, **options)
         elif os.environ.get("RANK", "0") == "0" and str(message) not in seen:  # of several processes, one prints

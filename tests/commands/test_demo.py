@@ -14,7 +14,7 @@ from vitrine.commands import demo
 from vitrine.demo import steps
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.plan import Plan, Step, StepResult
-from vitrine.demo.report import COLUMNS, draw_distances
+from vitrine.demo.report import COLUMNS, draw_head_distances
 from vitrine.training.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -77,7 +77,7 @@ def test_interrupted_demo_is_resumed(capsys: pytest.CaptureFixture[str], monkeyp
     def draw(plan: Plan, step: Step) -> StepResult:
         for name in ("inspect/rollout.png", "distances.png"):
             (plan.config.out / name).parent.mkdir(exist_ok=True)
-            draw_distances(np.ones((1, 1)), plan.config.out / name)
+            draw_head_distances(np.ones((1, 1)), plan.config.out / name)
         return StepResult(key=step.key, title=step.title, command=step.command, seconds=1.0)
 
     with monkeypatch.context() as patch:

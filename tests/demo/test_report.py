@@ -21,7 +21,7 @@ from vitrine.demo.report import (
     compare_costs,
     draw_accuracies,
     draw_curves,
-    draw_distances,
+    draw_head_distances,
     format_rows,
     write_demo_report,
 )
@@ -42,7 +42,7 @@ def results(plan: Plan) -> list[StepResult]:
     out = plan.config.out
     (out / "inspect").mkdir()
     for name in ("inspect/rollout.png", "inspect/positions-0.png", "distances.png"):
-        draw_distances(np.ones((1, 1)), out / name)
+        draw_head_distances(np.ones((1, 1)), out / name)
     results = []
     for index, step in enumerate(plan.steps):
         if step.recipe is not None:
@@ -123,7 +123,7 @@ def test_figure_of_curves_has_the_losses(drawn: list[Figure]) -> None:
 
 
 def test_figure_of_distances_has_a_dot_for_each_head(drawn: list[Figure]) -> None:
-    draw_distances(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), Path("x.png"))
+    draw_head_distances(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), Path("x.png"))
     (panel,) = drawn[0].axes
     assert [list(line.get_ydata()) for line in panel.lines] == [[1, 4], [2, 5], [3, 6]]
     assert panel.yaxis.label.get_fontsize() == FONT_SIZE

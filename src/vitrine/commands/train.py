@@ -99,7 +99,7 @@ def check_options(options: Options, defaults: Options) -> Recipe:
         raise ValueError("--optim.learning-rate and --select-rate exclude each other: leave one of them out, or give --rates.")
     if options.select_rate and (recipe.evaluation.patience is not None or recipe.evaluation.few_shot > 0):
         conflict = "--evaluation.patience and --evaluation.few-shot need held-out images"
-        raise ValueError(f"{conflict}, but --select-rate finally trains on all images: leave them out.")
+        raise ValueError(f"{conflict}, but the final run of --select-rate trains on all images: leave out both options.")
     if len(set(options.seeds)) != len(options.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} must be distinct.")
     check_output_files(options.json)

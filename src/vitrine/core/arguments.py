@@ -60,6 +60,7 @@ def parse(name: str, target: Callable[..., Any], arguments: list[str], **options
     import tyro
 
     def raise_sentence(event: "ParseErrorEvent") -> None:
+        """Raise tyro's parse error as one sentence."""
         sentence = describe_parse_error(event)
         if sentence is not None:
             raise ValueError(f"{sentence} All options: `vitrine {name} --help`.")
@@ -131,6 +132,7 @@ def build_registry() -> "ConstructorRegistry":
 
     @registry.primitive_rule
     def optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        """Show `X | None` as X in help."""
         kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
         if get_origin(info.type) not in (Union, UnionType) or len(kinds) != 1 or NoneType not in get_args(info.type):
             return None
@@ -139,6 +141,7 @@ def build_registry() -> "ConstructorRegistry":
 
     @registry.struct_rule
     def dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+        """Show the fields of a dataclass with readable help."""
         nonlocal is_asking
         if is_asking:
             return None

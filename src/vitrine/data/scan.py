@@ -25,6 +25,7 @@ def map_images(
     """Yield each image's index and the function's result, computed by threads; bad images raise, or are left out and named."""
 
     def call(index: int) -> Result | BadImage:
+        """Read and process one image in a thread."""
         try:
             return function(source.read(index)[0])
         except BadImage as error:
@@ -67,6 +68,7 @@ def content_fingerprint(source: Source) -> str:
     """Hash all images as stored, in order; labels and names do not matter. Slow: reads everything."""
 
     def digest_image(index: int) -> bytes:
+        """Return the digest of one image for `content_fingerprint`."""
         try:
             return digest_content(source.fetch(index))
         except OSError as error:  # equal as long as the image stays unreadable

@@ -41,6 +41,7 @@ class ConcatSource(Source):
         return list(dict.fromkeys(file for part in self.parts for file in part.files()))
 
     def read_block(self, indices: np.ndarray) -> np.ndarray | None:
+        """Read many images at once from the sources they belong to, if all of these can."""
         numbers = np.searchsorted(self.starts, indices, side="right") - 1  # (B), the part of each image
         blocks = [part.read_block(indices[numbers == i] - self.starts[i]) for i, part in enumerate(self.parts)]
         if any(block is None for block in blocks) or len({block.shape[1:] for block in blocks if block is not None}) > 1:

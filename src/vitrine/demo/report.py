@@ -200,7 +200,7 @@ def draw_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -
     save_figure(figure, path)
 
 
-def draw_distances(distances: np.ndarray, path: Path) -> None:
+def draw_head_distances(distances: np.ndarray, path: Path) -> None:
     """Draw the attention distances of all heads (layers, heads), in pixels, a dot for each."""
     figure, panel = make_panel(3.6)
     for head in distances.T:

@@ -16,7 +16,7 @@ from vitrine.core.runtime import choose_device
 from vitrine.data.source import Source
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.plan import Plan, Step, StepResult, plan_demo
-from vitrine.demo.report import draw_distances, write_demo_report
+from vitrine.demo.report import draw_head_distances, write_demo_report
 from vitrine.evaluation.features import FeatureSplit
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.intervals import Estimate, wilson_interval
@@ -189,12 +189,12 @@ def run_inspection(plan: Plan, step: Step) -> StepResult:
     inspection = inspect(checkpoint, [out / "images"], settings, RolloutConfig(), device=choose_device(config.device))
     write_inspection(inspection, out / "inspect", str(out / "transfer" / "model"))
     assert inspection.attention is not None  # a ViT has attention
-    draw_distances(inspection.attention.distances.among_patches, out / "distances.png")
+    draw_head_distances(inspection.attention.distances.among_patches, out / "distances.png")
     return StepResult(key=step.key, title=step.title, command=step.command, seconds=time.monotonic() - start_s)
 
 
 def save_test_images(source: Source, folder: Path, count: int) -> None:
-    """Write images as PNG, reduced if they are large: the first of each class, then the second, and so on."""
+    """Write test images as PNG files for `inspect`, large ones reduced: the first of each class, then the second, ..."""
     make_folder(folder)
     for number, index in enumerate(order_by_turns(source.labels.values)[: min(count, MAX_IMAGES)]):
         image = source.read(int(index))[0].to_pil()

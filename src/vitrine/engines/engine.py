@@ -89,6 +89,7 @@ def stream_attention(model: Model[Any], images: Tensor, on_attention: OnAttentio
     """Encode normalised images; `on_attention` gets each layer's maps as they are computed, and none is kept."""
 
     def observe(name: str, tensor: Tensor) -> None:
+        """Pass the attention maps of a layer on to the caller of `stream_attention`."""
         match = ATTENTION_NAME.fullmatch(name)
         if match is not None:
             on_attention(int(match[1]), tensor)

@@ -221,7 +221,7 @@ def predict_held_out(features: Tensor, labels: Tensor, num_classes: int, shrinka
 
 
 def fit_ridge_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return weight (K, D) and bias (K), float32, of a softmax head made of the paper's ridge regression."""
+    """Fit the paper's ridge regression and scale it to a softmax head: return weight (K, D) and bias (K), float32."""
     problem = RidgeProblem(features, labels, num_classes)
     fits = {penalty: scale_for_softmax(problem.predict_left_out(penalty * len(labels)), labels) for penalty in PENALTIES}
     penalty = min(fits, key=lambda each: fits[each][1])
@@ -230,7 +230,7 @@ def fit_ridge_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[
 
 
 def fit_discriminant_head(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return weight (K, D) and bias (K), float32, of a softmax head made of LDA: better than ridge for few images."""
+    """Fit LDA, better than ridge for few images, and scale it to a softmax head: return weight (K, D) and bias (K)."""
     require_one_class_each(labels, num_classes, "The labels")
     standardiser, standardised = Standardiser.fit_and_apply(features)
     discriminant = Discriminant.fit(standardised, labels, num_classes)
@@ -242,7 +242,7 @@ def fit_discriminant_head(features: Tensor, labels: Tensor, num_classes: int) ->
 
 
 def scale_for_softmax(scores: Tensor, labels: Tensor, offsets: Tensor | None = None) -> tuple[float, float]:
-    """Return the scale of the scores, to which offsets (K) are added, with the smallest cross-entropy, and the latter."""
+    """Return the scale of the scores, to which offsets (K) are added, that has the smallest cross-entropy, and that value."""
     from scipy.optimize import minimize_scalar
 
     added = torch.zeros_like(scores[0]) if offsets is None else offsets

@@ -208,6 +208,7 @@ class ImageListSource(Source):
         self.labels, self.class_names = Labels.none_each(len(images)), ()
 
     def fetch(self, index: int) -> bytes | np.ndarray:
+        """Return an image for `Source.read`; PIL images are converted to the model's channels."""
         image = self.images[index]
         if isinstance(image, Image.Image):
             return np.asarray(convert_image(image, self.num_channels, self.name(index)))

@@ -78,7 +78,7 @@ def predict_batch(compute_logits: ComputeLogits, batch: Batch, top: int = TOP) -
 def predict_batches(
     compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str = "cpu", top: int = TOP
 ) -> TopK:
-    """Return the top-k predictions of all images on the CPU; raise ValueError without images or if one is not finite."""
+    """Return the top-k predictions of all images on the CPU; raise ValueError if there are none, or not finite."""
     parts = [predict_batch(compute_logits, batch.to(device), top) for batch in batches]
     if not parts:
         raise ValueError("There are no images to evaluate on: check the data and its split.")

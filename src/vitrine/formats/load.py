@@ -159,7 +159,7 @@ def read_side_files(file: TensorFile) -> SideFiles:
 
 
 def read_beside(path: Path, name: str) -> dict[str, Any] | None:
-    """Read a JSON file of the weights' folder; None if it is absent or the weights are not named as a folder's are."""
+    """Read a JSON file beside the weights; None if it is absent, or if the weights' name is not one of WEIGHT_FILES."""
     belongs = path.name in WEIGHT_FILES
     return read_json(path.with_name(name)) if belongs and path.with_name(name).is_file() else None
 

@@ -39,6 +39,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
+        """Whether logits, features and description of both models agree."""
         logits_agree = self.max_difference <= TOLERANCE * self.max_logit
         features_agree = self.max_feature_difference <= TOLERANCE * self.max_feature
         return logits_agree and features_agree and self.same_description

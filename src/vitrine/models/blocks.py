@@ -29,6 +29,7 @@ class EncoderBlock(nn.Module):
         self.branch_mlp = ResidualBranch(config, index)
 
     def forward(self, x: Tensor, recorder: IntermediateRecorder | None = None) -> Tensor:
+        """Run attention and MLP with residual connections, as in eqs. 2 and 3."""
         x = x + self.branch_attention(self.attention(self.norm_attention(x), recorder))  # eq. 2
         x = x + self.branch_mlp(self.mlp(self.norm_mlp(x)))  # eq. 3
         if recorder is not None:
@@ -83,6 +84,7 @@ class ResidualBranch(nn.Module):
             self.scale = nn.Parameter(torch.full((config.width,), float(config.layer_scale)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the branch to normalised tokens, with dropout, scale and stochastic depth."""
         if self.training and self.dropout_rate > 0:
             x = F.dropout(x, self.dropout_rate)
         if self.scale is not None:

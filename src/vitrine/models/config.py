@@ -232,12 +232,14 @@ class ViTConfig(ModelConfig):
 
     @property
     def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches."""
         # Like a VALID convolution: pixels at the right and bottom that do not fill a patch are dropped.
         height, width = self.image_size
         return height // self.patch_size, width // self.patch_size
 
     @property
     def feature_dim(self) -> int:
+        """Number of features that the head reads."""
         if not self.readout_layers:
             return self.width
         return self.width * len(self.readout_layers) * len(self.readout_parts)

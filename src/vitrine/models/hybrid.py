@@ -22,6 +22,7 @@ class Hybrid(VisionTransformer):
         return (*(f"stem.{name}" for name in self.stem.intermediates), *super().intermediates)
 
     def embed_images(self, images: Tensor, recorder: IntermediateRecorder | None) -> tuple[Tensor, tuple[int, int]]:
+        """Run the ResNet stem and embed the patches of its feature map."""
         stem_recorder = None if recorder is None else recorder.under("stem")
         features = self.stem.encode_map(self.stem.embed_map(images, stem_recorder), stem_recorder)
         return self.patches(features), self.config.grid

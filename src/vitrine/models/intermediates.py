@@ -25,7 +25,7 @@ class IntermediateRecorder:
         return part
 
     def wants(self, name: str) -> bool:
-        """Return whether anybody asked for an intermediate that the forward pass itself does not need."""
+        """Return whether to record an intermediate; blocks ask before they compute one only for that, e.g. attention maps."""
         return self.observe is not None or self._is_kept(self.prefix + name)
 
     def __call__(self, name: str, tensor: Tensor) -> None:

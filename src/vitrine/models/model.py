@@ -96,7 +96,7 @@ class Model(nn.Module, Generic[ConfigT]):
         raise NotImplementedError
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Compute patch tokens (B, N, D), before positions and prefix tokens, and their grid."""
+        """Compute patch tokens (B, N, D) before positions, and their grid: the first part of `encode`, for users of a model."""
         self.check_images(images)
         return self.embed_images(images, None)
 

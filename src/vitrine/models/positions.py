@@ -57,6 +57,7 @@ class Learned1d(AddedPositions):
         return self.table
 
     def resize(self, grid: Grid, method: ResizeMethod) -> None:
+        """Interpolate the table to another grid, for `Model.resize`."""
         readout, patches = self.table.detach().split([self.num_rows, self.grid[0] * self.grid[1]])
         resized = resize_positions(patches, self.grid, grid, method)
         self.table = replace_parameter(self.table, torch.cat([readout, resized]))
@@ -83,6 +84,7 @@ class Learned2d(AddedPositions):
         return table if self.readout is None else torch.cat([self.readout, table])
 
     def resize(self, grid: Grid, method: ResizeMethod) -> None:
+        """Interpolate the tables of both axes to another grid, for `Model.resize`."""
         self.x_table = replace_parameter(self.x_table, resize_axis(self.x_table.detach(), grid[1]))
         self.y_table = replace_parameter(self.y_table, resize_axis(self.y_table.detach(), grid[0]))
         self.grid = grid
@@ -148,6 +150,7 @@ class RelativePositions(nn.Module):
         return index
 
     def resize(self, grid: Grid) -> None:
+        """Interpolate the table of offsets to another grid, for `Model.resize`."""
         # The outermost offsets are only between a class token and the end of the image, on any grid.
         first, patches, last = self.offsets.detach().tensor_split((self.num_rows, len(self.offsets) - self.num_rows))
         weights = compute_offset_weights(self.grid, grid).to(patches)

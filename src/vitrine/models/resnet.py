@@ -41,6 +41,7 @@ class ResNet(Model[ResNetConfig]):
         return flatten_map(self.embed_map(images, recorder)), self.config.root_grid
 
     def encode_tokens(self, tokens: Tensor, patch_indices: Tensor | None, recorder: IntermediateRecorder | None) -> Encoded:
+        """Run the stages on a feature map given as tokens, for `Model.encode`."""
         features = tokens.transpose(1, 2).unflatten(2, self.config.root_grid)
         tokens_out = flatten_map(self.encode_map(features, recorder))
         return Encoded(tokens_out, self.config.grid, {} if recorder is None else recorder.kept)
@@ -66,6 +67,7 @@ class ResNet(Model[ResNetConfig]):
         return encoded.tokens.mean(dim=1)
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
+        """Take images of another size: a ResNet has no positions to interpolate."""
         if method != "paper":
             raise ValueError(f"method={method!r} is for positions, which a ResNet does not have: leave it out.")
         self.config = replace(self.config, image_size=as_image_size(image_size))
@@ -81,6 +83,7 @@ class Root(nn.Module):
         self.norm = build_group_norm(config.root_dim, config) if config.style == "post-activation" else None
 
     def forward(self, images: Tensor) -> Tensor:
+        """Run the root: convolution and max-pooling."""
         features = self.conv(images)
         if self.norm is None:
             # BiT pads its pool with zeros, which are not neutral for values that may be negative.
@@ -108,6 +111,7 @@ class PreActivationUnit(nn.Module):
             self.projection = StandardisedConv(in_dim, out_dim, 1, stride, config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run a pre-activation bottleneck unit (BiT)."""
         y = F.relu(self.norm1(x))
         shortcut = x if self.projection is None else self.projection(y)
         y = self.conv1(y)
@@ -134,6 +138,7 @@ class PostActivationUnit(nn.Module):
             self.norm_projection = build_group_norm(out_dim, config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run a post-activation bottleneck unit (stem of hybrids)."""
         shortcut = x
         if self.projection is not None and self.norm_projection is not None:
             shortcut = self.norm_projection(self.projection(x))
@@ -155,6 +160,7 @@ class StandardisedConv(nn.Conv2d):
         init_lecun_normal(self)
 
     def forward(self, input: Tensor) -> Tensor:
+        """Convolve with standardised weights."""
         if self.pads_itself:
             input = pad_same(input, self.kernel_size[0], self.stride[0])
         return self._conv_forward(input, self.standardise(), None)

@@ -111,11 +111,13 @@ class VisionTransformer(Model[ViTConfig]):
         return features if self.hidden_head is None else self.hidden_head(features)
 
     def forward_heads(self, encoded: Encoded) -> tuple[Tensor, ...]:
+        """Return the logits of the class head and, where there is one, of the distillation head."""
         if self.head_distillation is None:
             return super().forward_heads(encoded)
         return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
 
     def reset_head(self, num_classes: int, head_bias: float = 0.0, **changes: Any) -> None:
+        """Replace all heads by one zero-initialised linear layer, for fine-tuning."""
         if num_classes > 0:  # without a head, features stay what the head would read
             changes["hidden_head"] = False
         super().reset_head(num_classes, head_bias, **changes)
@@ -123,6 +125,7 @@ class VisionTransformer(Model[ViTConfig]):
         self.head_distillation = None if self.head_distillation is None else self.build_head()
 
     def resize(self, image_size: int | tuple[int, int], method: ResizeMethod = "paper") -> None:
+        """Interpolate position embeddings for another image size."""
         config = replace(self.config, image_size=as_image_size(image_size))
         if method != "paper" and config.position != "learned-1d":
             raise ValueError(f"Only learned-1d positions can be resized by method={method!r}, not {config.position}.")

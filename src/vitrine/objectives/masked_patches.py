@@ -108,6 +108,7 @@ class ColourTarget:
         return (levels * weights[:, None, None]).sum(dim=1).reshape(b, m, -1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
+        """Return the cross-entropy of predicted colour classes, for `MaskedPatches.forward`."""
         logits = outputs.float().reshape(-1, self.num_colours)
         classes = targets.reshape(-1)
         hits = (logits.argmax(dim=1) == classes).float().mean()
@@ -137,6 +138,7 @@ class PixelTarget:
         return patches
 
     def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
+        """Return the squared error of predicted pixels, for `MaskedPatches.forward`."""
         loss = F.mse_loss(outputs.float(), targets.float())
         explained = 1 - loss.detach() / targets.float().var(correction=0).clamp(min=1e-12)
         return LossOutput(loss, {self.metric_name: explained})
@@ -179,6 +181,7 @@ class MaskedPatches(Objective):
         return cls(model, preprocessing, settings["masked_patches"], seed)
 
     def forward(self, batch: Batch) -> LossOutput:
+        """Corrupt the patches of a batch, predict them and return the loss, for the training loop."""
         corruption = self.draw_corruption(batch)
         outputs = self.predict(batch.image, corruption)
         return self.target.loss(outputs, self.compute_targets(batch.image, corruption.index))

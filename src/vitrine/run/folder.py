@@ -170,6 +170,7 @@ class RunFolder:
         path = self.checkpoints / f"step-{progress.step:08d}"
 
         def write(folder: Path) -> None:
+            """Write model and training state into the new folder."""
             checksum, description = compute_checksum(training), compute_fingerprint(checkpoint)
             content = {"format": FORMAT, "standing": vars(progress), "checksum": checksum, "description": description}
             text = json.dumps(content)

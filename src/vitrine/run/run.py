@@ -187,7 +187,7 @@ class Run:
                 best = load_checkpoint(self.folder.best).model.state_dict()
             scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
             self.state.average = None
-        test = None if self.data.test is None else self.evaluator.top1(self.state, self.data.test)
+        test = None if self.data.test is None else self.evaluator.evaluate_test(self.state, self.data.test)
         self.writer.save_model(self.state, step, self.folder.model)
         return test
 
@@ -246,8 +246,8 @@ class RunEvaluator:
         setup = self.build_setup(state, self.data.val, self.data.val_name)
         return {name: label for evaluator in self.evaluators.values() for name, label in evaluator.list_metrics(setup).items()}
 
-    def top1(self, state: TrainState, source: Source) -> Classification:
-        """Return top-1, top-5 and loss on images with labels."""
+    def evaluate_test(self, state: TrainState, source: Source) -> Classification:
+        """Return top-1, top-5 and loss on the test images, once at the end of a run."""
         return classify(self.build_setup(state, source, "test"))
 
     def build_setup(self, state: TrainState, source: Source, split: str) -> EvaluationSetup:

@@ -115,6 +115,7 @@ def check_data(data: DataLike, runtime: "Runtime | None" = None, show_progress: 
 
 
 def find_unreadable(check: DataCheck) -> list[Issue]:
+    """Find images that cannot be decoded."""
     return [
         Issue("unreadable", (ImageRef(split, index),), reason)
         for split, stats in check.stats.items()

@@ -213,6 +213,7 @@ def build_edge_map_loader(source: Source) -> Callable[[int], "EdgeMap"]:
 
     @lru_cache(MAX_KEPT_EDGE_MAPS)
     def load(index: int) -> EdgeMap:
+        """Load one edge map."""
         try:
             return load_edge_map(source.read(index)[0])
         except BadImage:  # readable before, and gone now: matches nothing

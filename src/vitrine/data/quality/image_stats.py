@@ -204,6 +204,7 @@ def stats_to_arrays(stats: ImageStats) -> dict[str, np.ndarray]:
 
 
 def stats_from_arrays(arrays: dict[str, np.ndarray]) -> ImageStats:
+    """Return the statistics of a cache file, written by `stats_to_arrays`."""
     unreadable, misnamed = json.loads(arrays["texts"].tobytes())
     hashes = PerceptualHashes(arrays["words"], arrays["weak"], arrays["is_flat"])
     return ImageStats(arrays["digests"], hashes, arrays["sizes"], dict(unreadable), dict(misnamed))

@@ -95,7 +95,7 @@ def connect(spec: str, reference: Reference) -> Iterator[tuple[Any, Exception | 
 
 
 def explain_datasets_error(spec: str, error: BaseException) -> ValueError | OSError:
-    """Turn an error of `datasets` into one sentence; the hub itself has answered."""
+    """Turn an error of the package `datasets` into one sentence, given that the hub could be reached."""
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     if isinstance(error, DatasetNotFoundError):  # it exists, otherwise the hub would have said so
@@ -178,6 +178,7 @@ class HubSource(Source):
             self.labels, self.class_names = validate_labels(*parsed, self.title, self.name)
 
     def fetch(self, index: int) -> bytes:
+        """Return the bytes of one image of the downloaded dataset, for `Source.read`."""
         [image] = self.images[index].values()
         if image is not None and image["bytes"] is not None:
             return image["bytes"]

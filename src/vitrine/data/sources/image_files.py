@@ -186,6 +186,7 @@ def add_if_new(folder: str, seen: set[FolderId]) -> bool:
 
 
 def folder_id(folder: str) -> FolderId:
+    """Return what identifies a folder, to notice links that lead back to it."""
     with readable_listing_errors(folder):
         status = os.stat(folder)
     return status.st_dev, status.st_ino

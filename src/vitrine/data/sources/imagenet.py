@@ -318,7 +318,7 @@ def list_validation(layout: Layout, wnids: Sequence[str]) -> tuple[list[str], La
 
 
 def list_real(layout: Layout, wnids: Sequence[str]) -> tuple[list[str], Labels]:
-    """List the validation images in the same order, each with any number of ReaL labels."""
+    """List the validation images, in the order of `list_validation`, each with any number of ReaL labels."""
     path = find_file(layout.label_folders, [REAL])
     assert path is not None
     paths = list_flat(layout) if layout.is_flat else list_sorted(layout.images, "val", layout.val, wnids)[0]

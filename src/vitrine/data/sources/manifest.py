@@ -199,6 +199,7 @@ def parse_json_object(where: str, text: str) -> dict[str, Any]:
 
 
 def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, which must not repeat a key."""
     content = dict(pairs)
     if len(content) < len(pairs):
         raise ValueError("an object repeats a name")

@@ -74,6 +74,7 @@ class PackedSource(Source):
         return self.pixels
 
     def fetch(self, index: int) -> np.ndarray:
+        """Return the pixels of one image from the memory map, for `Source.read`."""
         offset, height, width = (int(values[index]) for values in (self.offsets, self.heights, self.widths))
         pixels = self.map()[offset : offset + height * width * self.num_channels]
         return pixels.reshape(height, width, self.num_channels)

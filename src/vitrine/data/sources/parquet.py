@@ -102,6 +102,7 @@ class ParquetSource(Source):
         self.labels, self.class_names = validate_labels(labels, class_names, str(data), self.name)
 
     def fetch(self, index: int) -> bytes:
+        """Return the bytes of one image, reading its row group on first use, for `Source.read`."""
         file, row = locate(self.file_ends, index)
         group, row = locate(self.group_ends[file], row)
         # One thread decodes a group and the others wait for it, instead of decoding the same group.

@@ -37,6 +37,7 @@ def find_root(data: Path) -> Path | None:
 
 
 def list_splits(data: Path) -> tuple[str, ...]:
+    """List the splits that have an image list."""
     root = find_root(data)
     assert root is not None  # otherwise the format does not match
     return tuple(split for split, path in LISTS.items() if isfile(root / path))

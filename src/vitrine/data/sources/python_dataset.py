@@ -88,6 +88,7 @@ class MapDatasetSource(Source):
         self.labels, self.class_names = validate_labels(labels, class_names, title, self.name)
 
     def fetch(self, index: int) -> np.ndarray:
+        """Return the image of one item of the dataset, for `Source.read`."""
         with LOCKS.setdefault(os.getpid(), RLock()):
             image, _ = split_item(self.dataset[index], self.title)
         if isinstance(image, np.ndarray):

@@ -117,7 +117,7 @@ def measure_circle(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
 
 
 def measure_star(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    """Fold the ten half points of a star onto one, between the hand and 36 degrees from it."""
+    """Return the signed distance to a star, whose ten half points are folded onto one."""
     for degrees in (72, 36):
         sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
         beyond = np.maximum(aside * cosine - ahead * sine, 0)
@@ -133,7 +133,7 @@ def measure_cross(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
 
 
 def measure_heart(ahead: np.ndarray, aside: np.ndarray) -> np.ndarray:
-    """Join a square on its corner, which the hand points to, and a half disc on each of the two sides behind."""
+    """Return the signed distance to a heart: a square on its corner, with a half disc on each of the two sides behind."""
     reach = 0.77  # from the middle of the square to its corners
     ahead = ahead - 0.13
     square = (np.abs(ahead) + aside - reach) * math.sqrt(0.5)

@@ -79,7 +79,7 @@ def expand_pattern(pattern: Path) -> list[Path]:
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Yield the names that ranges {000..099} and lists {a,b} mean, one by one: a range may be long and its first missing."""
+    """Yield the names that ranges {000..099} and lists {a,b} stand for; lazily, since a range may be very long."""
     braces = BRACES.search(text)
     if braces is None:
         yield text

@@ -227,11 +227,11 @@ def open_task_split(
     assert split is not None
     limit = test_images if split == "test" else SIZES.get(split)
     if WHOLE in splits:
-        return take_images(open_split(split), Part(split), limit if split == "test" else None)
+        return draw_images(open_split(split), Part(split), limit if split == "test" else None)
     if split == WHOLE:
         return ConcatSource([open_task_split(task, splits, open_split, part) for part in SIZES])
     part = assign_parts(task, splits)[split]
-    return take_images(open_split(part.split), part, limit)
+    return draw_images(open_split(part.split), part, limit)
 
 
 def assign_parts(task: VtabTask, splits: tuple[str, ...]) -> dict[str, Part]:
@@ -248,10 +248,10 @@ def assign_parts(task: VtabTask, splits: tuple[str, ...]) -> dict[str, Part]:
     return {"train": Part("train", val), "val": Part("train", 0.0, val), "test": Part("test" if "test" in splits else "val")}
 
 
-def take_images(source: Source, part: Part, limit: int | None) -> Source:
-    """Return the first `limit` images of a part, in the order of the source."""
+def draw_images(source: Source, part: Part, limit: int | None) -> Source:
+    """Draw `limit` images of a part by the fixed shuffle (None: all of it), and return them in the order of the source."""
     if limit is None and (part.start, part.stop) == (0.0, 1.0):
         return source
-    ranks = draw_order(source, RngStream.SUBSET, SHUFFLE_SEED)
+    order = draw_order(source, RngStream.SUBSET, SHUFFLE_SEED)
     start, stop = (round(fraction * len(source)) for fraction in (part.start, part.stop))
-    return SubsetSource(source, np.sort(ranks[start:stop][:limit]))
+    return SubsetSource(source, np.sort(order[start:stop][:limit]))

@@ -103,6 +103,7 @@ class TarSource(Source):
         self.labels, self.class_names = validate_labels(labels, class_names, str(class_list or data), self.name)
 
     def fetch(self, index: int) -> bytes:
+        """Read the bytes of an image from its tar file, for `Source.read`."""
         shard, _ = locate(self.shard_ends, index)
         offset, size = self.positions[index].tolist()
         file = open_shard(self.paths[shard], self.stamps[shard])  # this reference keeps it open if the cache drops it

@@ -41,6 +41,7 @@ class BoundedFile(io.BufferedReader):
     """File for `tarfile` that limits reads: it would load an extended header of any claimed size into memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Read bytes for `tarfile`; raise ReadError for more than a header may have."""
         if size is None or not 0 <= size <= MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size} bytes at byte {self.tell()}")
         return super().read(size)

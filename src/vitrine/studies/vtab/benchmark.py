@@ -187,7 +187,7 @@ def run_tasks(
 
 
 def sweep_settings(recipe: Recipe, config: VtabConfig, tasks: Sequence[FoundTask], out: Path) -> Sweep:
-    """Run all tasks of the benchmark, or other ones if there are none, with each setting; test images are not used."""
+    """Train and validate with each setting on the tasks of VTAB, or on all given tasks if none is; no test image is used."""
     tasks = [task for task in tasks if task.group in GROUPS] or tasks
     recipe = with_changes(recipe, evaluation={"num_times": 1, "test": False})
     trials = {setting: apply_setting(recipe, setting) for setting in list_settings(recipe, config)}
