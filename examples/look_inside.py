@@ -10,7 +10,6 @@ from pathlib import Path
 
 import vitrine
 from small import train_small_model, write_small_folder
-from vitrine.inspection.report import write_inspection
 
 
 def main(model: str, image: str, out: str) -> None:
@@ -21,7 +20,7 @@ def main(model: str, image: str, out: str) -> None:
         print(f"most attention at row {row}, column {column} of {heat.shape[0]} x {heat.shape[1]} patches")
         for layer, distances in enumerate(inspection.attention.distances.among_patches):
             print(f"layer {layer}: mean attention distance of its heads {distances.min():.1f} to {distances.max():.1f} pixels")
-    print(f"the page is {write_inspection(inspection, Path(out), title=model)}")
+    print(f"the page is {vitrine.write_inspection(inspection, Path(out), title=model)}")
 
 
 if __name__ == "__main__":

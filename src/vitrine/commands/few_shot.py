@@ -72,7 +72,7 @@ def parse_shots(text: str) -> int | None:
 
 
 def format_row(result: "FewShotResult") -> tuple[str, ...]:
-    """Return the table row of one data set and number of shots."""
+    """Return the table row of one dataset and number of shots."""
     assert result.low is not None
     assert result.high is not None
     std = "" if result.std is None else f" ± {100 * result.std:.2f}"

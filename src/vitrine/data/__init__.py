@@ -1,1 +1,1 @@
-"""From a data set on disk to batches."""
+"""From a dataset on disk to batches."""

@@ -36,7 +36,7 @@ class PackedSplit:
 
 def pack_data(
     data: DataLike,
-    out: Path,
+    out: str | Path,
     size: int,
     *,
     splits: Sequence[str] = (),
@@ -47,7 +47,7 @@ def pack_data(
     """Write a dataset, its short sides resized to at most `size`, to the folder `out`: what `vitrine data pack` does."""
     if size < 1:
         raise ValueError(f"size={size} must be at least 1: the short side of the images, in pixels.")
-    dataset = find_data(data)
+    dataset, out = find_data(data), Path(out)
     folder = Path(dataset.name).resolve()
     if folder.is_dir() and out.resolve().is_relative_to(folder):
         raise ValueError(f"{out} is inside {dataset.name}, which is to be packed: choose a folder outside of it.")

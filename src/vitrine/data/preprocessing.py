@@ -60,11 +60,11 @@ class Preprocessing:
     def num_channels(self) -> int:
         return len(self.mean)
 
-    def load(self, path: Path) -> "Tensor":
+    def load(self, path: str | Path) -> "Tensor":
         """Read an image file and `prepare` it."""
         from vitrine.data.image import read_image
 
-        return self.prepare(read_image(path, self.num_channels))
+        return self.prepare(read_image(Path(path), self.num_channels))
 
     def prepare(self, image: "Image.Image") -> "Tensor":
         """Convert (as `read_image` does), resize and crop a PIL image to uint8 (C, H, W), as in evaluation; not normalised."""

@@ -1,4 +1,4 @@
-"""Map the classes of a data set to the classes of a model: by name, by number, or by a mapping file.
+"""Map the classes of a dataset to the classes of a model: by name, by number, or by a mapping file.
 
 One class of the data may stand for several of the model's, as in ObjectNet (section D.9 of arXiv:2010.11929). Its images then
 have all of these as labels. Images of a class that is mapped to nothing have no label and do not count.
@@ -18,7 +18,7 @@ from vitrine.data.wrappers import RelabelledSource
 
 
 def map_classes(
-    source: Source, model_classes: Sequence[str] | None, num_classes: int, mapping: Path | None = None
+    source: Source, model_classes: Sequence[str] | None, num_classes: int, mapping: str | Path | None = None
 ) -> RelabelledSource:
     """Return the source with labels changed to the model's class numbers, so that predictions can be compared with them.
 
@@ -28,7 +28,7 @@ def map_classes(
     if not source.class_names:
         raise ValueError("The data has no labels to compare predictions with: use labelled data, e.g. images in class folders.")
     if mapping is not None:
-        sets = read_mapping(mapping, source.class_names, model_classes, num_classes)
+        sets = read_mapping(Path(mapping), source.class_names, model_classes, num_classes)
         return RelabelledSource(source, map_to_sets(source.labels, sets), class_names)
     numbers = match_classes(source.class_names, model_classes, num_classes)
     if model_classes is None:

@@ -42,7 +42,7 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """Metrics of a classifier on a data set."""
+    """Metrics of a classifier on a dataset."""
 
     num_images: int
     num_left_out: int
@@ -59,7 +59,7 @@ class ClassificationReport:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Predictions of one classifier for a data set, and its report."""
+    """Predictions of one classifier for a dataset, and its report."""
 
     source: Source
     """The images, labelled with the model's class numbers."""
@@ -114,7 +114,7 @@ def evaluate(
     data: DataLike,
     split: str | None = None,
     *,
-    mapping: Path | None = None,
+    mapping: str | Path | None = None,
     against: ModelLike | None = None,
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
@@ -135,7 +135,7 @@ def evaluate(
     return EvaluationSummary(first, second, compare_classifiers(first, second))
 
 
-def evaluate_classifier(predictor: Predictor, source: Source, mapping: Path | None = None) -> EvaluationResult:
+def evaluate_classifier(predictor: Predictor, source: Source, mapping: str | Path | None = None) -> EvaluationResult:
     """Predict every image of a source, whose classes are mapped to the model's, and report the metrics."""
     mapped = map_classes(source, predictor.engine.class_names, predictor.engine.num_classes, mapping)
     predictions = predictor.predict_source(mapped)

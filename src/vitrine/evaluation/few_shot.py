@@ -42,7 +42,7 @@ class FewShot:
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """`FewShot` on a named data set, with a 95 % interval of the mean."""
+    """`FewShot` on a named dataset, with a 95 % interval of the mean."""
 
     data: str
     num_test_images: int
@@ -69,9 +69,9 @@ def few_shot(
     inference: InferenceConfig | None = None,
     use_cache: bool = True,
 ) -> list[FewShotResult]:
-    """Measure few-shot accuracy on one data set or a list of them, for each number of shots (None: all images).
+    """Measure few-shot accuracy on one dataset or a list of them, for each number of shots (None: all images).
 
-    `mean_rank` replaces `l2` by the penalty that ranks best over all data sets, for each number of shots. It is chosen on the
+    `mean_rank` replaces `l2` by the penalty that ranks best over all datasets, for each number of shots. It is chosen on the
     test images, as in the first version of the paper's code. Data sets whose classes are too small for some shots are left
     out there, with a warning.
     """
@@ -128,10 +128,10 @@ def sweep_few_shot(
 
 
 def choose_by_mean_rank(sweeps: Sequence[Sequence[FewShot]]) -> int:
-    """Return the index of the penalty with the best mean rank over data sets, each with its `sweep_few_shot`."""
+    """Return the index of the penalty with the best mean rank over datasets, each with its `sweep_few_shot`."""
     from scipy.stats import rankdata
 
-    means = np.array([[result.mean for result in sweep] for sweep in sweeps])  # (data sets, l2s)
+    means = np.array([[result.mean for result in sweep] for sweep in sweeps])  # (datasets, l2s)
     return int(rankdata(-means, axis=1).mean(axis=0).argmin())
 
 

@@ -64,7 +64,7 @@ class PredictResult:
 
 @dataclass(frozen=True)
 class DatasetFeatures:
-    """Features of all images of a data set, as NumPy arrays."""
+    """Features of all images of a dataset, as NumPy arrays."""
 
     features: np.ndarray
     """float32 (N, D)."""
@@ -100,6 +100,10 @@ class Predictor:
             model = load_checkpoint(model)
         if isinstance(model, Checkpoint):
             model = TorchEngine(model, device if isinstance(device, torch.device) else choose_device(device))
+        if isinstance(model, torch.nn.Module):
+            raise ValueError(
+                "A network alone has no preprocessing or class names: give Checkpoint(model, preprocessing, names)."
+            )
         self.engine: Engine = model
         self.inference = inference or InferenceConfig()
         self.show_progress = show_progress
@@ -244,7 +248,7 @@ def features(
     inference: InferenceConfig | None = None,
     use_cache: bool = True,
 ) -> DatasetFeatures:
-    """Return the features that a model's head reads for every image of a data set, or of one split."""
+    """Return the features that a model's head reads for every image of a dataset, or of one split."""
     dataset = find_data(data)
     sources = open_splits(dataset, split)
     predictor = Predictor(model, device, inference, show_progress=True)

@@ -23,7 +23,7 @@ ComputeLogits = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class TopK:
-    """The most likely classes of each image; tensors of a batch are on the model's device, of a data set on the CPU."""
+    """The most likely classes of each image; tensors of a batch are on the model's device, of a dataset on the CPU."""
 
     index: Tensor
     """int64 (N): index of each image in its source; always on the CPU."""

@@ -44,8 +44,9 @@ class MaskedImages:
     prediction: np.ndarray
 
 
-def write_inspection(inspection: Inspection, out: Path, title: str, masked: MaskedPatches | None = None) -> Path:
+def write_inspection(inspection: Inspection, out: str | Path, title: str, masked: MaskedPatches | None = None) -> Path:
     """Write figures (of masked patch prediction too, if given), numbers.json, arrays.npz and index.html; return its path."""
+    out = Path(out)
     make_folder(out)
     sections = [*draw_image_sections(inspection, out), *draw_weight_sections(inspection, out)]
     if masked is not None:

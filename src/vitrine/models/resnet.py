@@ -148,7 +148,7 @@ class PostActivationUnit(nn.Module):
 
 
 class StandardisedConv(nn.Conv2d):
-    """Convolution without bias whose kernel is standardised to mean 0 and deviation 1 per output channel in each forward."""
+    """Convolution with weight standardisation: a kernel of mean 0 and deviation 1 per output channel, and no bias."""
 
     def __init__(self, in_dim: int, out_dim: int, kernel: int, stride: int, config: ResNetConfig) -> None:
         # With stride 1, TF's SAME is the symmetric padding that torch and BiT use; with stride 2 it is in `forward`.
