@@ -65,3 +65,8 @@ def test_numbers_out_of_range_are_errors() -> None:
     for size in ((0, 1), (1.5, 1), (True, 1), 3):
         with pytest.raises(ValueError, match=r"size=.*height"):
             require_counts(Settings(size=size), "size", "height and width")
+
+
+def test_whole_number_too_large_for_a_float_is_named() -> None:
+    with pytest.raises(ValueError, match="rate"):
+        require_field_types(Settings(rate=10**400))

@@ -1,6 +1,6 @@
 """Checks that config dataclasses run in `__post_init__`, so that a bad run fails before data or weights are touched."""
 
-import math
+import sys
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -32,8 +32,10 @@ def find_expected_type(value: object, kind: Any) -> str | None:
         return None if isinstance(value, bool) else "True or False"
     if kind is int:
         return None if is_whole(value) else "a whole number"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return "a number" if kind is float and not is_number else None
+    if kind is float:  # a whole number may be too large for a float; NaN and infinity are out of range too
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        return None if is_number else "a number"
+    return None
 
 
 def is_whole(value: object) -> bool:
