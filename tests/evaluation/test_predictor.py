@@ -449,3 +449,8 @@ def test_data_may_be_python_datasets(tmp_path: Path) -> None:
     )
     assert by_objects.probes[0].accuracy == by_folder.probes[0].accuracy
     assert (by_objects.num_train_images, by_objects.num_test_images) == (6, 4)
+
+
+def test_network_without_preprocessing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Checkpoint"):
+        Predictor(make_checkpoint(cases.VIT).model)

@@ -1,4 +1,4 @@
-"""Which images a step has, and their random numbers: functions of (seed, epoch, index), with no state.
+"""The images of a step and their random numbers: functions of (seed, epoch, index), with no state.
 
 A random number is a hash of (seed, stream, epoch, index, ...). So a run that is resumed, or spread over another number of
 workers or ranks, sees the same images in the same order and draws the same numbers. Nothing is kept and nothing is skipped
@@ -78,7 +78,7 @@ class SampleRng:
     epochs: np.ndarray  # (B,)
     indices: np.ndarray  # (B,)
     view: int = 0
-    """Which of several random views of each image is made."""
+    """Number of the random view to make of each image."""
 
     def take(self, rows: np.ndarray) -> "SampleRng":
         """Return the random numbers of some of the samples."""

@@ -17,7 +17,7 @@ class Spread:
 
     mean: float
     std: float | None
-    """With n - 1; None for a single seed."""
+    """Sample standard deviation (divisor n - 1); None for a single seed."""
 
 
 @dataclass(frozen=True)

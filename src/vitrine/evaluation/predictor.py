@@ -101,9 +101,7 @@ class Predictor:
         if isinstance(model, Checkpoint):
             model = TorchEngine(model, device if isinstance(device, torch.device) else choose_device(device))
         if isinstance(model, torch.nn.Module):
-            raise ValueError(
-                "A network alone has no preprocessing or class names: give Checkpoint(model, preprocessing, names)."
-            )
+            raise ValueError("A network alone has no preprocessing: give Checkpoint(model, preprocessing, class_names).")
         self.engine: Engine = model
         self.inference = inference or InferenceConfig()
         self.show_progress = show_progress

@@ -23,7 +23,7 @@ class Distances:
     """Mean attention distance of each head in pixels, float64 (L, H) each."""
 
     among_patches: np.ndarray
-    """With the attention among patches normalised to sum to 1."""
+    """Distances with the attention among patches normalised to sum to 1."""
     over_all_tokens: np.ndarray
     """Without that: attention to the class token and registers counts as distance 0, as in published figures."""
     num_images: int

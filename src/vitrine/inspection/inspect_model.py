@@ -35,7 +35,7 @@ INFERENCE = InferenceConfig(batch_size=1, num_workers=0, bad_images="skip")
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """Which part of the attention is drawn."""
+    """Choice of the attention maps to draw."""
 
     query: str
     """class, mean, or ROW,COLUMN of a patch."""

@@ -82,7 +82,7 @@ class MachineConfig:
     accumulation_steps: int = 1
     """Number of parts a batch is processed in, for batches that do not fit into memory."""
     sharding: Sharding = "ddp"
-    """With several processes (torchrun): a copy of the model on each (ddp), or a part of it (fsdp) if it does not fit."""
+    """Several processes (torchrun) each hold a copy of the model (ddp), or a part of it (fsdp) if it does not fit."""
 
     def __post_init__(self) -> None:
         require_field_types(self)

@@ -112,7 +112,7 @@ def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: TrainInterp
     """Resize one image (H, W, C) to (h, w, C) by torch's antialiased kernel."""
     if pixels.shape[:2] == size:
         return pixels
-    # As channels_last: torch then keeps the channels together, which is twice as fast.
+    # In channels_last layout torch keeps the channels together, which is twice as fast.
     image = as_tensor(pixels)[None].permute(0, 3, 1, 2)  # (1, C, H, W)
     resized = F.interpolate(image, size, mode=interpolation, antialias=True)
     return resized[0].permute(1, 2, 0).numpy()

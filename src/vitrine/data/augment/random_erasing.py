@@ -10,7 +10,7 @@ import numpy as np
 from vitrine.data.augment.crops import to_integers
 from vitrine.data.config import EraseFill
 
-# As in torchvision. The paper has areas up to 0.4 and draws the ratio uniformly; since then its logarithm is drawn, so that
+# Values of torchvision. The paper has areas up to 0.4 and draws the ratio uniformly; since then its logarithm is drawn, so that
 # tall and wide are equally likely.
 AREA = (0.02, 0.33)  # smallest and largest fraction of the image
 RATIO = (0.3, 3.3)  # height / width

@@ -72,13 +72,13 @@ def find_duplicates(
 
     The splits default to train, and to test or val. Of several ranks, only rank 0 compares; the others return no pairs.
     """
-    data = find_data(pretrain)
+    data, test_data = find_data(pretrain), find_data(test)
     first = data.open_train() if split is None else data.open(split)
-    second = open_test(test, test_split)
+    second = open_test(test_data, test_split)
     is_main = runtime is None or runtime.is_main
     stats = [
         compute_image_stats(source, f"reading {name}", runtime, show_progress=is_main)
-        for source, name in ((first, data.name), (second, find_data(test).name))
+        for source, name in ((first, data.name), (second, test_data.name))
     ]
     pairs = find_duplicates_between(stats[0], first, stats[1], second, show_progress=True) if is_main else NO_PAIRS
     return Duplicates(pairs, (first, second), (len(stats[0].unreadable), len(stats[1].unreadable)))

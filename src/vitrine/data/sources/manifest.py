@@ -295,7 +295,7 @@ def check_names(path: Path, table: Table, class_list: Collection[str] | None) ->
     for label, line in zip(table.labels, table.label_lines, strict=True):
         if class_list is not None and label not in class_list:
             raise ValueError(f"{path} line {line} has the label {label!r}, which {CLASS_LIST} beside it does not list: add it.")
-        # As names they would be sorted as text, 10.0 before 2.0, and -1 usually means unlabelled.
+        # Names would be sorted as text, 10.0 before 2.0, and -1 usually means unlabelled.
         if are_numbers and ("-" in label or "." in label):
             raise ValueError(f"{path} line {line} has the label {label} among numbers; expected 0, 1, 2, ... or an empty cell.")
 
