@@ -280,3 +280,35 @@ def test_a_link_to_a_folder_can_be_written_twice(tmp_path: Path) -> None:
     for text in ("old", "new"):
         write_folder(tmp_path / "a", text)
     assert read_tree(tmp_path / "a") == {"config.json": "new", "new.bin": "new"}
+
+
+@pytest.mark.parametrize(
+    ("umask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o027, 0o640, 0o750), (0o077, 0o600, 0o700)]
+)
+def test_written_files_follow_the_umask(umask: int, file_mode: int, folder_mode: int, tmp_path: Path) -> None:
+    """Also where a library writes a file that only its owner may read."""
+    before = os.umask(umask)
+    try:
+        with atomic_file(tmp_path / "file") as partial:
+            partial.write_text("new")
+            partial.chmod(0o600)
+        with atomic_folder(tmp_path / "a", OWN_FILES) as partial:
+            (partial / "config.json").write_text("new")
+            (partial / "config.json").chmod(0o600)
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "a", "a/config.json")]
+    assert modes == [file_mode, folder_mode, file_mode]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_only_one_process_writes_a_file_or_folder(write: Callable[..., None], tmp_path: Path) -> None:
+    def write_second() -> BaseException:
+        with pytest.raises(BlockingIOError, match=str(os.getpid())):
+            write(tmp_path / "a", "new")
+        return ValueError("the first one fails too")
+
+    with pytest.raises(ValueError, match="first"):
+        write(tmp_path / "a", "old", write_second)
+    write(tmp_path / "a", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

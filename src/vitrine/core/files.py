@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from vitrine.core.console import format_bytes, join_names, summarise_error
+from vitrine.core.locks import exclusive_lock
 
 MAX_JSON_BYTES = 64_000_000
 
@@ -64,53 +65,63 @@ def check_output_files(*paths: Path | None) -> None:
 def atomic_file(path: Path, is_concurrent: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` if the block succeeds, so that readers never see half a file.
 
-    With `is_concurrent`, several processes may write the same file at once: each has its own temporary path, which remains
-    if the process is killed.
+    A second process that writes the same file gets an error. With `is_concurrent`, several may: each has its own temporary
+    path, which remains if the process is killed.
     """
     check_output_files(path)
     path = path.resolve()  # a link stays a link; its target is replaced
     partial = temporary_path(path, f"partial-{os.getpid()}" if is_concurrent else "partial")
-    try:
-        with explain_full_disk(path):
-            yield partial
-            sync_to_disk(partial)
-            os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_to_disk(path.parent)
+    with nullcontext() if is_concurrent else exclusive_lock(temporary_path(path, "lock"), str(path)):
+        try:
+            with explain_full_disk(path):
+                partial.unlink(missing_ok=True)  # left by a killed process
+                partial.touch()
+                mode = partial.stat().st_mode
+                yield partial
+                partial.chmod(mode)  # some libraries write files that only their owner may read
+                sync_to_disk(partial)
+                os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_to_disk(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path, own_files: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder that replaces `path` if the block succeeds.
 
-    An existing folder is replaced only if it holds nothing but `own_files`; otherwise FileExistsError is raised.
+    An existing folder is replaced only if it holds nothing but `own_files`; otherwise FileExistsError is raised. A second
+    process that writes the same folder gets an error.
     """
     check_parent_folder(path)
     path = path.resolve()
     partial, old = temporary_path(path, "partial"), temporary_path(path, "old")
-    if old.exists() and not path.exists():
-        os.replace(old, path)  # an earlier process was killed between the two renames below
-    check_replaceable(path, own_files)
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-    shutil.rmtree(old, ignore_errors=True)
-    try:
-        with explain_full_disk(path):
-            partial.mkdir()
-            yield partial
-            for written in (*partial.iterdir(), partial):
-                sync_to_disk(written)  # a rename may reach the disk before the data it names
-            if path.exists():
-                os.replace(path, old)
-            os.replace(partial, path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+    with exclusive_lock(temporary_path(path, "lock"), str(path)):
         if old.exists() and not path.exists():
-            os.replace(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    sync_to_disk(path.parent)
+            os.replace(old, path)  # an earlier process was killed between the two renames below
+        check_replaceable(path, own_files)
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+        shutil.rmtree(old, ignore_errors=True)
+        try:
+            with explain_full_disk(path):
+                partial.mkdir()
+                mode = partial.stat().st_mode
+                yield partial
+                for written in partial.iterdir():
+                    written.chmod(mode & 0o666)  # some libraries write files that only their owner may read
+                    sync_to_disk(written)  # a rename may reach the disk before the data it names
+                sync_to_disk(partial)
+                if path.exists():
+                    os.replace(path, old)
+                os.replace(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            if old.exists() and not path.exists():
+                os.replace(old, path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+        sync_to_disk(path.parent)
 
 
 def find_cache_folder() -> Path:
