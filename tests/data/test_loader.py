@@ -1,8 +1,10 @@
 """Batches do not depend on the number of workers or ranks, nor on the step at which loading starts."""
 
 import itertools
+import multiprocessing
 import os
 import pickle
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,11 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitrine.core.console import VitrineWarning
+from vitrine.data import loader as module
 from vitrine.data.augment.mixup import mixup_batch
 from vitrine.data.augment.transforms import EvalTransform, Images, TrainTransform
 from vitrine.data.batch import Batch
 from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig, MixupConfig
-from vitrine.data.loader import Loader, build_eval_loader, choose_num_workers
+from vitrine.data.loader import Loader, LoadingStopped, build_eval_loader, choose_num_workers
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.sampling import SampleRng
 from vitrine.data.source import ArraySource, Labels, Source
@@ -29,6 +32,7 @@ from vitrine.data.sources.image_files import FileSource
 NUM_IMAGES = 26
 NAMES = [f"{index:02}.{'jpg' if index % 2 else 'png'}" for index in range(NUM_IMAGES)]
 PREPROCESSING = build_inception_preprocessing((24, 20))
+EVALUATION = EvalTransform(PREPROCESSING)
 EVERYTHING = TrainTransform(AugmentConfig(rand_augment_ops=2, erase_rate=0.5), PREPROCESSING)
 
 
@@ -156,6 +160,56 @@ def test_killed_worker_is_an_error(files: FileSource) -> None:
     loader = Loader(files, Killer(PREPROCESSING), LoaderConfig(batch_size=2, num_workers=1))
     with pytest.raises(OSError, match="worker process was killed"):
         next(loader.read())
+
+
+def stop_worker() -> int:
+    """Stop the only worker process, as `kill -STOP` or a debugger does, and return its number."""
+    [worker] = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    return worker.pid
+
+
+def test_stopped_worker_is_reported_until_it_continues(files: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have stopped in the middle of anything."""
+    loader = Loader(files, EVALUATION, LoaderConfig(batch_size=2, num_workers=1, stuck_after_s=0.05), shuffle=False)
+    reported: list[str] = []
+
+    def report(message: str) -> None:
+        for pid, state in re.findall(r"([0-9]+) \(([a-z ]+)\)", message):
+            if state in ("stopped", "state unknown"):
+                reported.append(pid)
+                os.kill(int(pid), signal.SIGCONT)
+
+    monkeypatch.setattr(module, "warn_user", report)
+    batches = loader.read()
+    found = [next(batches).index.tolist()]
+    pid = stop_worker()
+    found += [next(batches).index.tolist() for _ in range(5)]
+    assert found == [[2 * step, 2 * step + 1] for step in range(6)]
+    assert str(pid) in reported
+
+
+class Stuck(EvalTransform):
+    """A transform that never returns from its third batch."""
+
+    def __call__(self, images: Images, targets: Tensor, rng: SampleRng) -> tuple[Tensor, Tensor]:
+        while int(rng.indices[0]) == 4:
+            time.sleep(0.01)
+        return super().__call__(images, targets, rng)
+
+
+def test_request_to_stop_ends_the_wait_for_a_stuck_worker(files: FileSource) -> None:
+    loader = Loader(files, Stuck(PREPROCESSING), LoaderConfig(batch_size=2, num_workers=1), shuffle=False)
+    loader.is_stop_requested = lambda: True
+    batches = loader.read()
+    found = [next(batches).index.tolist() for _ in range(2)]
+    with pytest.raises(LoadingStopped, match=r"[0-9]+ \("):
+        next(batches)
+    assert found == [[0, 1], [2, 3]]
+    del batches
+    while multiprocessing.active_children():  # the worker is ended
+        time.sleep(0.01)
 
 
 def test_image_that_the_transform_cannot_convert_is_bad(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 from typing import get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitrine.core.console import join_names, warn_user
+from vitrine.core.processes import describe_children, exit_with_parent
 from vitrine.data.augment.transforms import EvalTransform, Images, Transform
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages, LoaderConfig
@@ -28,6 +30,12 @@ from vitrine.data.source import Source
 
 MAX_WORKERS = 8
 MAX_REPLACEMENTS = 100  # tried for one bad image; if all of them are bad, so is the data
+POLL_S = 1.0  # between two looks at a request to stop, while no batch comes
+RANKS_POLL_S = 10.0  # the same for several ranks, which can save together only if all get their batch
+
+
+class LoadingStopped(OSError):
+    """Raised when a stop was requested while the loader waited for a batch."""
 
 
 class Loader:
@@ -64,7 +72,12 @@ class Loader:
         self.dataset = StepDataset(source, transform, self.sampler, bad_images, num_views)
         self.num_workers = choose_num_workers(source) if config.num_workers is None else config.num_workers
         self.prefetch = config.prefetch
+        self.stuck_after_s = config.stuck_after_s
         self.pin_memory = pin_memory
+        self.is_stop_requested: Callable[[], bool] = lambda: False
+        """Asked while no batch comes; if it returns True, LoadingStopped is raised."""
+        self.waiting_since_s: float | None = None
+        """Start of the wait for the next batch; None if nobody waits."""
         self.data_wait_s = 0.0
         """Seconds that the consumer has waited for batches; close to 0 if loading keeps up."""
         self.is_quiet = False
@@ -91,6 +104,9 @@ class Loader:
     def read_steps(self, dataset: "StepDataset", steps: Iterable[int]) -> Iterator[Batch]:
         """Yield the batches of the given steps; errors of workers are raised here, and skipped images are reported."""
         batches = self.start_workers(dataset, steps)
+        is_over = Event()
+        if self.num_workers > 0:
+            Thread(target=self.report_long_waits, args=(is_over,), daemon=True).start()
         try:
             while (batch := self.wait_for_next(batches)) is not None:
                 if isinstance(batch, Exception):
@@ -98,6 +114,7 @@ class Loader:
                 self.warn_skipped(batch)
                 yield batch
         finally:
+            is_over.set()
             batches = batch = None  # an error keeps this frame alive, and the frame would keep the workers alive
 
     def start_workers(self, dataset: "StepDataset", steps: Iterable[int]) -> Iterator[Batch | Exception]:
@@ -112,23 +129,47 @@ class Loader:
                 num_workers=self.num_workers,
                 prefetch_factor=self.prefetch if self.num_workers else None,
                 pin_memory=self.pin_memory,
-                worker_init_fn=leave_process_group if self.num_workers else None,
+                timeout=0 if self.num_workers == 0 else POLL_S if self.sampler.world_size == 1 else RANKS_POLL_S,
+                worker_init_fn=init_worker if self.num_workers else None,
                 generator=torch.Generator(),  # seeds the workers; without it the global generator would be advanced
             )
             return iter(loader)
 
     def wait_for_next(self, batches: Iterator[Batch | Exception]) -> Batch | Exception | None:
         """Return the next batch, or None at the end, and add the waiting time to `data_wait_s`."""
-        start = time.perf_counter()
+        start = self.waiting_since_s = time.perf_counter()
         try:
-            return next(batches, None)
+            while True:
+                try:
+                    return next(batches, None)
+                except RuntimeError as error:
+                    if "DataLoader timed out" not in str(error):
+                        raise
+                if self.is_stop_requested():
+                    raise LoadingStopped(f"Stopped while waiting for a batch of the worker processes {describe_children()}.")
         except (RuntimeError, ConnectionError, EOFError) as error:
             if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
                 raise
             remedy = "reduce num_workers, prefetch or batch_size"
             raise OSError(f"A worker process was killed, probably because memory ran out: {remedy}.") from error
         finally:
+            self.waiting_since_s = None
             self.data_wait_s += time.perf_counter() - start
+
+    def report_long_waits(self, is_over: Event) -> None:
+        """In a thread: warn when no batch has come for `stuck_after_s`, twice that time, four times, and so on.
+
+        A thread, because the wait itself may not return: a batch that is ready cannot be fetched from a stopped worker.
+        """
+        report_s = self.stuck_after_s
+        while not is_over.wait(min(POLL_S, self.stuck_after_s)):
+            start = self.waiting_since_s
+            waited_s = 0.0 if start is None else time.perf_counter() - start
+            if waited_s < self.stuck_after_s:
+                report_s = self.stuck_after_s
+            elif waited_s >= report_s:
+                warn_user(f"No batch for {waited_s:.0f} s from the worker processes {describe_children()}; still waiting.")
+                report_s *= 2
 
     def warn_skipped(self, batch: Batch) -> None:
         """Warn about skipped images: at the first one, and each time their number has doubled."""
@@ -253,9 +294,10 @@ class Slots:
                 yield int(hash_keys(self.sampler.seed, RngStream.REPLACEMENT, epoch, index, attempt)) % len(self.source)
 
 
-def leave_process_group(worker: int) -> None:
-    """Keep signals to the process group, e.g. Ctrl-C or torchrun's, away from a worker: the run ends its workers itself."""
+def init_worker(worker: int) -> None:
+    """Let a worker end with its run, and not by signals to the process group, e.g. Ctrl-C or torchrun's."""
     os.setpgrp()
+    exit_with_parent()
 
 
 def choose_num_workers(source: Source) -> int:
