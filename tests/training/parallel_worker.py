@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from tests.training.recording import Recorder
 from vitrine.core.runtime import Runtime, start_runtime
@@ -34,7 +35,7 @@ from vitrine.objectives.objective import LossOutput
 from vitrine.objectives.supervised import Supervised
 from vitrine.training.config import MachineConfig, OptimConfig, Sharding
 from vitrine.training.ema import WeightEma
-from vitrine.training.loop import Metrics, fit
+from vitrine.training.loop import MetricAverager, Metrics, accumulate_gradients, fit
 from vitrine.training.optimizer import build_optimizer, freeze
 from vitrine.training.parallel import Parallel
 from vitrine.training.state import Tensors, TrainState, gather_model, gather_training, restore
@@ -83,6 +84,14 @@ SHORT = {
     "head alone": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=-1)),
     "sgd": Case(sharding="fsdp", optim=OptimConfig(kind="sgd", learning_rate=0.1, max_grad_norm=0.1), factor=None),
 }
+FIRST_STEPS = {
+    f"{sharding}, {parts} parts, {'masked' if is_masked else 'mixup'}": Case(
+        sharding=sharding, accumulation_steps=parts, is_masked=is_masked
+    )
+    for sharding in ("ddp", "fsdp")
+    for parts in (1, 4)
+    for is_masked in (False, True)
+}
 NUM_SHORT_STEPS = 3
 
 
@@ -97,7 +106,7 @@ def build_source(num_images: int, side: int) -> ArraySource:
 class Running:
     """A run of a case: what `vitrine.run` builds from a recipe, in short."""
 
-    def __init__(self, runtime: Runtime, case: Case, kind: type[Supervised] = Supervised) -> None:
+    def __init__(self, runtime: Runtime, case: Case, kind: type[Supervised] = Supervised, is_double: bool = False) -> None:
         torch.manual_seed(0)
         name, settings = NETWORKS[case.network]
         num_classes = 0 if case.is_masked else len(CLASSES)
@@ -108,6 +117,8 @@ class Running:
             if case.is_masked
             else kind(model, self.preprocessing, SupervisedConfig(), MixupConfig(mixup=0.3), seed=1)
         )
+        if is_double:
+            self.objective.double()
         freeze(self.objective, case.optim)
         machine = MachineConfig(sharding=case.sharding, accumulation_steps=case.accumulation_steps, precision=case.precision)
         self.parallel = Parallel(self.objective, machine, runtime)
@@ -116,9 +127,8 @@ class Running:
         self.runtime, self.case = runtime, case
         self.records: list[Metrics] = []
 
-    def train(self, num_steps: int, every: int = 1) -> list[float]:
-        """Train up to a step of a run of NUM_STEPS steps; return the losses, read every few steps."""
-        loader = Loader(
+    def build_loader(self) -> Loader:
+        return Loader(
             build_source(40, self.preprocessing.crop[0]),  # epochs end within batches
             TrainTransform(AugmentConfig(crop="pad", padding=1), self.preprocessing),
             LoaderConfig(batch_size=BATCH_SIZE, num_workers=0),
@@ -126,11 +136,14 @@ class Running:
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
         )
+
+    def train(self, num_steps: int, every: int = 1) -> list[float]:
+        """Train up to a step of a run of NUM_STEPS steps; return the losses, read every few steps."""
         callback = Recorder(lambda step: step % every == 0 or step == num_steps, stop_at=num_steps)
         self.state.is_stopped = False
         fit(
             self.state,
-            loader.read(self.state.step),
+            self.build_loader().read(self.state.step),
             total_steps=NUM_STEPS,
             optim=self.case.optim,
             parallel=self.parallel,
@@ -185,6 +198,19 @@ def run_curve(runtime: Runtime, case: Case) -> list[Metrics]:
     running = Running(runtime, case)
     running.train(NUM_STEPS)
     return running.records
+
+
+def run_first_step(runtime: Runtime, case: Case) -> dict[str, Any]:
+    """Return loss and gradients of the first step in float64."""
+    running = Running(runtime, case, is_double=True)
+    batch = next(running.build_loader().read())
+    batch = replace(batch, image=batch.image.double() / 255)
+    metrics = MetricAverager(runtime)
+    running.objective.train()
+    accumulate_gradients(batch.split(case.accumulation_steps), running.parallel, metrics, (0, 0, runtime.rank))
+    gradients = {name: parameter.grad for name, parameter in running.objective.named_parameters() if parameter.grad is not None}
+    whole = {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in gradients.items()}
+    return {"loss": metrics.read()["loss"], **{name: grad.flatten().tolist() for name, grad in whole.items()}}
 
 
 def run_short(runtime: Runtime, case: Case) -> list[float]:
@@ -286,6 +312,8 @@ def main(out: Path) -> None:
             note(f"poisoned {bad_rank}", run_poisoned, ddp, bad_rank)
         for name, case in SHORT.items():
             note(name, run_short, case)
+        for name, case in FIRST_STEPS.items():
+            note(name, run_first_step, case)
 
 
 if __name__ == "__main__":

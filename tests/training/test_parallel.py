@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,19 @@ import torch
 from torch import nn
 
 from tests.training import parallel_worker as worker
-from tests.training.parallel_worker import BEYOND, CURVES, HALF, NUM_STEPS, SHORT, Case, Running, are_equal, load, save
+from tests.training.parallel_worker import (
+    BEYOND,
+    CURVES,
+    FIRST_STEPS,
+    HALF,
+    NUM_STEPS,
+    SHORT,
+    Case,
+    Running,
+    are_equal,
+    load,
+    save,
+)
 from vitrine.core.runtime import Runtime
 from vitrine.models.registry import build_meta_model, resolve_config
 from vitrine.training.config import MachineConfig
@@ -92,6 +105,19 @@ def test_two_processes_have_the_loss_curve_of_one(name: str, both: Both) -> None
     assert pick(found, "rate") == pick(both.alone, "rate")
     # Of the first steps the gradient is all but zero, because the head is.
     assert pick(found, "grad_norm")[5:] == pytest.approx(pick(both.alone, "grad_norm")[5:], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", FIRST_STEPS)
+def test_the_first_step_is_that_of_one_process_and_one_part(name: str, both: Both) -> None:
+    """In float64, so that a wrong weight of a part or rank cannot hide in rounding."""
+    case = FIRST_STEPS[name]
+    expected = worker.run_first_step(ALONE, replace(case, accumulation_steps=1))
+    for found in (worker.run_first_step(ALONE, case), both.find(name)):
+        assert found.keys() == expected.keys()
+        for key, values in expected.items():
+            tensor = torch.tensor(values, dtype=torch.float64)
+            scale = float(tensor.abs().max())
+            torch.testing.assert_close(torch.tensor(found[key], dtype=torch.float64), tensor, rtol=1e-10, atol=1e-10 * scale)
 
 
 def test_one_process_has_the_same_curve_with_accumulation(both: Both) -> None:

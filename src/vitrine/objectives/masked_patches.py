@@ -23,7 +23,7 @@ from vitrine.models.model import Model
 from vitrine.models.patches import cut_patches
 from vitrine.models.weight_init import init_positions
 from vitrine.objectives.config import MaskedPatchesConfig, PatchTarget
-from vitrine.objectives.objective import LossOutput, Objective
+from vitrine.objectives.objective import LossOutput, Objective, at_least_float32
 
 LEVELS = 8  # per channel: 3 bits
 SMALL_SIDE = 4  # of a shrunk patch, target small-colours
@@ -109,7 +109,7 @@ class ColourTarget:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
         """Return the cross-entropy of predicted colour classes, for `MaskedPatches.forward`."""
-        logits = outputs.float().reshape(-1, self.num_colours)
+        logits = at_least_float32(outputs).reshape(-1, self.num_colours)
         classes = targets.reshape(-1)
         hits = (logits.argmax(dim=1) == classes).float().mean()
         return LossOutput(F.cross_entropy(logits, classes), {self.metric_name: hits.detach()})
@@ -139,8 +139,9 @@ class PixelTarget:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> LossOutput:
         """Return the squared error of predicted pixels, for `MaskedPatches.forward`."""
-        loss = F.mse_loss(outputs.float(), targets.float())
-        explained = 1 - loss.detach() / targets.float().var(correction=0).clamp(min=1e-12)
+        outputs, targets = at_least_float32(outputs), at_least_float32(targets)
+        loss = F.mse_loss(outputs, targets)
+        explained = 1 - loss.detach() / targets.var(correction=0).clamp(min=1e-12)
         return LossOutput(loss, {self.metric_name: explained})
 
     def predict(self, outputs: Tensor) -> Tensor:

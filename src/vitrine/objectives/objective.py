@@ -97,6 +97,11 @@ class Objective(nn.Module):
         return own | {f"{ENCODER}{name}" for name in self.encoder.no_weight_decay()}
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return half precision and integers as float32, in which a loss keeps its digits; float32 and float64 stay."""
+    return tensor if tensor.is_floating_point() and tensor.element_size() >= 4 else tensor.float()
+
+
 def load_objective_class(name: ObjectiveKind) -> type[Objective]:
     """Import the class of an objective in OBJECTIVES."""
     module, _, cls = OBJECTIVES[name].implementation.partition(":")

@@ -16,7 +16,7 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
 from vitrine.models.model import Model
 from vitrine.objectives.config import SupervisedConfig
-from vitrine.objectives.objective import LossOutput, Objective
+from vitrine.objectives.objective import LossOutput, Objective, at_least_float32
 
 
 class Supervised(Objective):
@@ -65,7 +65,7 @@ class Supervised(Objective):
 
 def compute_losses(logits: Tensor, targets: Tensor, config: SupervisedConfig) -> Tensor:
     """Return the loss of each image (B); targets are classes int64 (B), or floats (B, K)."""
-    logits = logits.float()  # in half precision the small differences that make up the loss are lost
+    logits = at_least_float32(logits)
     if config.loss == "softmax":
         return F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing, reduction="none")
     rows = one_hot_targets(targets, logits.shape[1])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrine.core.runtime import Runtime, seed_generators
 from vitrine.data.batch import Batch
+from vitrine.objectives.objective import at_least_float32
 from vitrine.training.config import OptimConfig
 from vitrine.training.optimizer import clip_gradients, set_lr
 from vitrine.training.parallel import Parallel
@@ -35,7 +36,7 @@ class MetricAverager:
     def add(self, values: dict[str, Tensor], weight: float = 1.0) -> None:
         """Add the metrics of a step, or of a part of it that counts by `weight`."""
         for name, value in values.items():
-            value = value.detach().float() * weight
+            value = at_least_float32(value.detach()) * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value
             self.weights[name] = self.weights.get(name, 0.0) + weight
 
