@@ -68,8 +68,9 @@ UNUSUAL = Recipe(
         held_out=0.25,
         bad_images="skip",
         in_memory=True,
+        changed="accept",
     ),
-    loader=LoaderConfig(batch_size=24, last="drop", num_workers=3, prefetch=5),
+    loader=LoaderConfig(batch_size=24, last="drop", num_workers=3, prefetch=5, stuck_after_s=9.0),
     augment=AugmentConfig(
         crop="random",
         crop_area=(0.1, 0.9),
@@ -208,7 +209,9 @@ def test_a_run_may_be_resumed_with_other_values_of_these_fields_only() -> None:
     assert free == {
         "device",
         "loader.num_workers",
+        "data.changed",
         "loader.prefetch",
+        "loader.stuck_after_s",
         "evaluation.batch_size",
         "machine.accumulation_steps",
         "machine.compile",

@@ -19,7 +19,10 @@ from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, Sa
 HeadInit = Literal["zero", "ridge", "discriminant"]
 
 # Fields, or whole groups of them, that do not change what a run computes: it may be resumed with other values.
-RESUMABLE_FIELDS = ("device", "machine", "saving", "report", "loader.num_workers", "loader.prefetch", "evaluation.batch_size")
+RESUMABLE_FIELDS = (
+    *("device", "machine", "saving", "report", "evaluation.batch_size", "data.changed"),
+    *("loader.num_workers", "loader.prefetch", "loader.stuck_after_s"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

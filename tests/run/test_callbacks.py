@@ -387,6 +387,16 @@ def test_the_next_run_starts_without_a_stop_request() -> None:
         assert not stop.is_requested
 
 
+def test_a_run_under_nohup_goes_on_without_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert not stop.is_requested
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_requested
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
 def test_another_thread_leaves_signals_alone() -> None:
     """A server or a notebook may train in a thread, where Python does not allow signal handlers."""
     found: list[tuple[StopRequest, bool]] = []

@@ -18,6 +18,7 @@ import torch
 from tests.formats import cases
 from vitrine.core.console import VitrineWarning
 from vitrine.data.config import DataConfig, LoaderConfig
+from vitrine.data.fingerprint import DataFingerprint
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
@@ -28,6 +29,7 @@ from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, Sa
 from vitrine.training.state import Tensors
 
 RECIPE = Recipe(data=DataConfig(source="digits"), total_steps=100)
+DATA = DataFingerprint({}, total_steps=100)
 CONFIG = ViTConfig(width=4, depth=1, num_heads=1, mlp_dim=4, patch_size=4, image_size=(8, 8), num_classes=2)
 FILES = ("model.safetensors", "config.json", TRAINING_FILE)
 
@@ -35,7 +37,7 @@ FILES = ("model.safetensors", "config.json", TRAINING_FILE)
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
-    folder.open(RECIPE)
+    folder.open(RECIPE, DATA)
     return folder
 
 
@@ -84,15 +86,15 @@ def require_saved(saved: ResumePoint | None, checkpoint: Checkpoint, step: int) 
 
 def test_a_new_folder_holds_the_recipe(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "runs" / "first")
-    folder.open(RECIPE)
+    folder.open(RECIPE, DATA)
     assert folder.read_recipe() == RECIPE
     assert json.loads((tmp_path / "runs" / "first" / "recipe.json").read_text()) == RECIPE.to_json()
     assert folder.find_last() is None
-    folder.open(RECIPE)
+    folder.open(RECIPE, DATA)
 
 
 def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
-    RunFolder(tmp_path).open(RECIPE)
+    RunFolder(tmp_path).open(RECIPE, DATA)
     assert RunFolder(tmp_path).read_recipe() == RECIPE
 
 
@@ -107,7 +109,7 @@ def test_a_run_killed_at_its_start_can_start_again(left: list[str], tmp_path: Pa
         else:
             (tmp_path / name).write_text('{"model": ')
     folder = RunFolder(tmp_path)
-    folder.open(RECIPE)
+    folder.open(RECIPE, DATA)
     assert folder.read_recipe() == RECIPE
 
 
@@ -122,7 +124,7 @@ def test_what_changes_no_number_may_be_other(folder: RunFolder, checkpoint: Chec
         loader=replace(RECIPE.loader, num_workers=3, prefetch=7),
     )
     before = folder.recipe.read_bytes()
-    folder.open(other)
+    folder.open(other, DATA)
     assert folder.recipe.read_bytes() == before
 
 
@@ -138,7 +140,7 @@ def test_another_recipe_is_rejected_with_every_differing_field(folder: RunFolder
     )
     before = folder.recipe.read_bytes()
     with pytest.raises(ValueError, match="another recipe") as caught:
-        folder.open(other)
+        folder.open(other, DATA)
     for difference in (
         "seed was 0 and is 3",
         "optim.learning_rate was 0.001 and is 0.5",
@@ -156,16 +158,16 @@ def test_a_damaged_recipe_is_named(content: str, folder: RunFolder, checkpoint: 
     save(folder, checkpoint, 5)
     folder.recipe.write_text(content)
     with pytest.raises(ValueError, match=r"recipe\.json"):
-        folder.open(RECIPE)
+        folder.open(RECIPE, DATA)
     assert folder.recipe.read_text() == content
 
 
 def test_a_folder_with_other_files_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years")
     with pytest.raises(FileExistsError, match="not the folder of a run"):
-        RunFolder(tmp_path).open(RECIPE)
+        RunFolder(tmp_path).open(RECIPE, DATA)
     with pytest.raises(FileExistsError, match=r"thesis\.txt"):
-        RunFolder(tmp_path / "thesis.txt").open(RECIPE)
+        RunFolder(tmp_path / "thesis.txt").open(RECIPE, DATA)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -179,7 +181,7 @@ def test_a_folder_with_another_recipe_json_is_left_unchanged(folder: RunFolder, 
     for path in (cake, folder.model):
         before = {each.name: each.read_bytes() for each in path.iterdir()}
         with pytest.raises(FileExistsError, match="not the folder of a run"):
-            RunFolder(path).open(replace(RECIPE, seed=1))
+            RunFolder(path).open(replace(RECIPE, seed=1), DATA)
         assert {each.name: each.read_bytes() for each in path.iterdir()} == before
 
 
@@ -189,7 +191,7 @@ def test_a_folder_that_cannot_be_created_is_named(kind: str, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "run" if kind == "below a file" else Path("/proc/run")
     with pytest.raises(OSError, match=r"^(?!\[Errno).*run.*(choose|give|--out)"):
-        RunFolder(path).open(RECIPE)
+        RunFolder(path).open(RECIPE, DATA)
 
 
 def test_a_saved_checkpoint_is_restored(folder: RunFolder, checkpoint: Checkpoint) -> None:
@@ -401,7 +403,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_really_full_disk(small_disk: Path, checkpoint: Checkpoint) -> None:
     folder = RunFolder(small_disk / "run")
-    folder.open(RECIPE)
+    folder.open(RECIPE, DATA)
     save(folder, checkpoint, 5)
     full = small_disk / "something"
     with pytest.raises(OSError, match="No space left"):
@@ -410,11 +412,11 @@ def test_a_really_full_disk(small_disk: Path, checkpoint: Checkpoint) -> None:
         save(folder, checkpoint, 10)
     require_saved(folder.find_last(), checkpoint, 5)
     with pytest.raises(OSError, match=r"^(?!\[Errno).*other.*(space|full)"):
-        RunFolder(small_disk / "other").open(RECIPE)
+        RunFolder(small_disk / "other").open(RECIPE, DATA)
     full.unlink()
     save(folder, checkpoint, 10)
     require_saved(folder.find_last(), checkpoint, 10)
-    RunFolder(small_disk / "other").open(RECIPE)  # which the full disk left neither made nor in the way
+    RunFolder(small_disk / "other").open(RECIPE, DATA)  # which the full disk left neither made nor in the way
 
 
 def test_a_saved_model_has_its_recipe_beside_it(folder: RunFolder, checkpoint: Checkpoint) -> None:

@@ -13,14 +13,18 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.formats import cases
 from tests.ranks import open_rendezvous
@@ -32,9 +36,10 @@ from vitrine.formats.save import save_checkpoint
 from vitrine.models.settings import ModelSettings
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run import run as module
-from vitrine.run.callbacks import Callbacks
+from vitrine.run.callbacks import SIGNALS, Callbacks
 from vitrine.run.folder import RunFolder
 from vitrine.run.run import run_recipe
+from vitrine.training import loop
 from vitrine.training.config import MachineConfig, OptimConfig, SavingConfig
 from vitrine.training.metrics_log import read_records
 
@@ -73,6 +78,8 @@ def train(recipe: Recipe, out: Path, kill_at: int | str | None = None, environme
     os.environ.update(environment or {})
     setattr(module, "plot_curves", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
     count = count_operations(out, kill_at)
+    if isinstance(kill_at, str):
+        kill_before_step(kill_at)
     summary = run_recipe(recipe, out)
     if os.environ.get("RANK", "0") == "0":
         out.with_suffix(".count").write_text(str(count[0]))
@@ -92,6 +99,18 @@ def count_operations(out: Path, kill_at: int | str | None) -> list[int]:
 
     sys.addaudithook(watch)
     return count
+
+
+def kill_before_step(pattern: str) -> None:
+    """In a child process: kill it when it has a batch and is about to take the step that the pattern names."""
+    accumulate = loop.accumulate_gradients
+
+    def accumulate_or_die(parts: Any, parallel: Any, metrics: Any, keys: tuple[int, int, int]) -> None:
+        if re.fullmatch(pattern, f"step {keys[1]}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        accumulate(parts, parallel, metrics, keys)
+
+    loop.accumulate_gradients = accumulate_or_die
 
 
 def hold_for_signal() -> None:
@@ -254,24 +273,42 @@ def test_a_run_killed_at_its_end_finishes(steadily_saved: Recipe, undisturbed: t
     require_same_run(tmp_path / "run", whole)
 
 
+KILLED_RUNS: dict[str, dict[str, Any]] = {
+    "supervised": {"polyak_factor": 0.7},
+    "masked patches": {"objective": "masked-patches", "polyak_factor": 0.5, "model": {"patch_size": 2}},
+    "mixup in parts": {"mixing": MixupConfig(mixup=0.4), "machine": MachineConfig(accumulation_steps=2)},
+    "early stopping": {
+        "optim": OptimConfig(learning_rate=0.5, warmup_steps=2, decay="constant", max_grad_norm=None),
+        "evaluation": EvaluationConfig(num_times=6, patience=2),
+    },
+    "fine-tuning with workers": {"head_init": "ridge", "augment": {"erase_rate": 0.5}, "loader": {"num_workers": 1}},
+}
+KILLS, KILLS_PER_RUN = 200, 5  # of each kind
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(10))
-def test_a_run_killed_fifty_times_gives_the_same_result(
-    seed: int, steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
-) -> None:
-    """Each of ten seeds kills runs five times; kills that come too late do not count."""
-    whole, num_operations, seconds = undisturbed
-    drawn, num_killed = random.Random(seed), 0
-    for attempt in range(100):
-        out = tmp_path / f"run-{attempt}"
-        by_time = [0.1 + drawn.random() * seconds for _ in range(2)]
-        by_operation = [drawn.randrange(1, num_operations // 2) for _ in range(3)]
-        moments = drawn.sample([*by_time, *by_operation], 5)
-        num_killed += kill_and_resume(steadily_saved, out, moments)
-        require_same_run(out, whole)
-        if num_killed >= 5:
-            return
-    pytest.fail("the runs were too quick to be killed")
+@pytest.mark.parametrize("kind", KILLED_RUNS)
+def test_runs_killed_two_hundred_times_give_the_same_result(kind: str, source: str, tmp_path: Path) -> None:
+    """Kill at random operations on files and at random steps; kills that come after the end do not count."""
+    recipe = make_recipe(source, total_steps=6, saving=SavingConfig(every_steps=1))
+    if kind == "fine-tuning with workers":
+        save_checkpoint(cases.make_checkpoint(CONFIG), tmp_path / "saved")
+        recipe = with_changes(recipe, model=ModelSettings(checkpoint=str(tmp_path / "saved"), dropout_rate=0.2))
+    recipe = with_changes(recipe, **KILLED_RUNS[kind])
+    assert finish(start(train, recipe, tmp_path / "whole")) == 0
+    num_operations = int((tmp_path / "whole.count").read_text())
+    drawn, num_killed = random.Random(kind), 0
+    while num_killed < KILLS:
+        moments = [draw_moment(drawn, num_operations) for _ in range(KILLS_PER_RUN)]
+        num_killed += kill_and_resume(recipe, tmp_path / "run", moments)
+        require_same_run(tmp_path / "run", tmp_path / "whole")
+        assert list_leftovers(tmp_path / "run") == []
+        shutil.rmtree(tmp_path / "run")
+
+
+def draw_moment(drawn: random.Random, num_operations: int) -> Moment:
+    """Draw an operation on the files of a run, or a step whose batch it is given."""
+    return drawn.randrange(1, num_operations // 2) if drawn.random() < 0.6 else f"step {drawn.randrange(6)}$"
 
 
 # Interrupted, in this process
@@ -433,6 +470,156 @@ def test_a_run_with_only_damaged_checkpoints_is_an_error(interrupted: tuple[Reci
     require_same_run(tmp_path / "run", interrupted[2])
 
 
+# Changed data
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images of two classes, divided into train and test."""
+    folder = tmp_path_factory.mktemp("photos") / "data"
+    for place, name in enumerate(("cat", "dog")):
+        for split, count in (("train", 8), ("test", 3)):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(count):
+                write_photo(folder / split / name / f"{index}.png", 60 * place + 9 * index)
+    return folder
+
+
+def write_photo(path: Path, value: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(np.full((8, 8), value, np.uint8)).save(path)
+
+
+def rename_class(folder: Path) -> None:
+    for split in ("train", "test"):
+        (folder / split / "cat").rename(folder / split / "aaa")
+
+
+def add_class(folder: Path) -> None:
+    for split in ("train", "test"):
+        write_photo(folder / split / "eel" / "0.png", 7)
+
+
+def add_image(folder: Path) -> None:
+    write_photo(folder / "train" / "cat" / "new.png", 7)
+
+
+def remove_test_image(folder: Path) -> None:
+    (folder / "test" / "dog" / "1.png").unlink()
+
+
+def stop_on_copy(photos: Path, folder: Path) -> Recipe:
+    """Stop a run on a copy of the photos at its fifth step."""
+    shutil.copytree(photos, folder / "data")
+    recipe = make_recipe(
+        str(folder / "data"), total_steps=None, epochs=6.0, loader={"batch_size": 8}, model={"num_channels": 3}
+    )
+    run_interrupted(recipe, folder / "run", 5)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [(rename_class, "cat.*aaa"), (add_class, "eel"), (add_image, r"cat/new\.png"), (remove_test_image, r"dog/1\.png")],
+)
+def test_changed_data_is_noticed_and_named(change: Callable[[Path], None], found: str, photos: Path, tmp_path: Path) -> None:
+    recipe = stop_on_copy(photos, tmp_path)
+    change(tmp_path / "data")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=found):
+        run_recipe(recipe, tmp_path / "run")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    accepting = with_changes(recipe, data={"changed": "accept"})
+    if change in (rename_class, add_class):
+        with pytest.raises(ValueError, match=found):
+            run_recipe(accepting, tmp_path / "run")
+        return
+    with pytest.warns(VitrineWarning, match=found):
+        run_interrupted(accepting, tmp_path / "run", 7)
+    summary = run_recipe(recipe, tmp_path / "run")  # what was accepted is the run's data from then on
+    assert (summary.steps, summary.is_finished) == (12, True)  # as many as it was begun with
+
+
+def test_restored_data_resumes_bit_for_bit(photos: Path, tmp_path: Path) -> None:
+    recipe = stop_on_copy(photos, tmp_path)
+    run_recipe(recipe, tmp_path / "whole")
+    add_image(tmp_path / "data")
+    with pytest.raises(ValueError, match="new images"):
+        run_recipe(recipe, tmp_path / "run")
+    (tmp_path / "data" / "train" / "cat" / "new.png").unlink()
+    run_recipe(recipe, tmp_path / "run")
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_without_a_fingerprint_gets_one_with_a_notice(photos: Path, tmp_path: Path) -> None:
+    recipe = stop_on_copy(photos, tmp_path)
+    (tmp_path / "run" / "data.json").unlink()
+    with pytest.warns(VitrineWarning, match="record"):
+        run_interrupted(recipe, tmp_path / "run", 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_interrupted(recipe, tmp_path / "run", 7)
+    (tmp_path / "run" / "data.json").unlink()
+    rename_class(tmp_path / "data")
+    with pytest.warns(VitrineWarning, match="record"), pytest.raises(ValueError, match=r"aaa.*cat"):
+        run_recipe(recipe, tmp_path / "run")  # the checkpoint has class names of its own
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"splits": {"train": {}}, "total_steps": 1}'])
+def test_a_damaged_fingerprint_is_named(content: str, photos: Path, tmp_path: Path) -> None:
+    recipe = stop_on_copy(photos, tmp_path)
+    (tmp_path / "run" / "data.json").write_text(content)
+    with pytest.raises(ValueError, match=r"data\.json"):
+        run_recipe(recipe, tmp_path / "run")
+
+
+# Two at once
+
+
+def start_twice(recipe: Recipe, out: Path, folder: Path) -> None:
+    """Start a run in two processes at once; exactly one trains, and the other names it or finds its result."""
+    file = folder / "recipe.json"
+    file.write_text(json.dumps(recipe.to_json()))
+    words, errors = ["train", str(file), "--out", str(out)], [folder / "errors-0", folder / "errors-1"]
+    processes = [start(command, words, file) for file in errors]
+    codes = finish_all(processes)
+    said = [file.read_text() for file in errors]
+    assert sorted(codes) in ([0, 0], [0, 2]), said
+    if 2 in codes:
+        refused = codes.index(2)
+        [sentence] = said[refused].splitlines()
+        assert f"process {processes[1 - refused].pid} " in sentence
+
+
+def test_of_two_processes_in_one_folder_one_trains(
+    steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    start_twice(steadily_saved, tmp_path / "run", tmp_path)
+    require_same_run(tmp_path / "run", undisturbed[0])
+    assert list_leftovers(tmp_path / "run") == []
+
+
+def test_a_run_refuses_a_folder_in_use(steadily_saved: Recipe, tmp_path: Path) -> None:
+    run_interrupted(steadily_saved, tmp_path, 3)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with RunFolder(tmp_path).lock(), pytest.raises(BlockingIOError, match=str(os.getpid())):
+        run_recipe(steadily_saved, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert run_recipe(steadily_saved, tmp_path).is_finished
+    with RunFolder(tmp_path).lock():
+        assert run_recipe(steadily_saved, tmp_path).is_finished  # a finished run is only read
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pair", range(50))
+def test_fifty_pairs_of_processes_in_one_folder(
+    pair: int, steadily_saved: Recipe, undisturbed: tuple[Path, int, float], tmp_path: Path
+) -> None:
+    start_twice(steadily_saved, tmp_path / "run", tmp_path)
+    require_same_run(tmp_path / "run", undisturbed[0])
+    assert list_leftovers(tmp_path / "run") == []
+
+
 # As a command
 
 
@@ -446,7 +633,7 @@ def long_run(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rec
     return recipe, folder / "recipe.json", folder / "whole"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_the_process_group_saves_and_says_how_to_resume(
     number: int, long_run: tuple[Recipe, Path, Path], tmp_path: Path
 ) -> None:
@@ -469,6 +656,34 @@ def test_a_signal_to_the_process_group_saves_and_says_how_to_resume(
     assert finish(start(command, words, tmp_path / "errors")) == 0
     assert f"step {saved.progress.step} ({tmp_path / 'run'})" in (tmp_path / "errors").read_text()
     require_same_run(tmp_path / "run", whole)
+
+
+def test_a_stopped_worker_does_not_keep_a_run_from_stopping(photos: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(str(photos), total_steps=400, loader={"num_workers": 1, "batch_size": 8}, model={"num_channels": 3})
+    recipe = with_changes(recipe, evaluation=EvaluationConfig(num_times=0))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_json()))
+    words = ["train", str(tmp_path / "recipe.json"), "--out", str(tmp_path / "run"), "--loader.stuck-after-s", "0.1"]
+    process = start(command, words, tmp_path / "errors")
+    wait_for(lambda: has_lines(tmp_path / "run" / "metrics.jsonl", 3), process)
+    [worker] = list_children(process.pid)
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: f"{worker} (stopped)" in (tmp_path / "errors").read_text(), process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert finish(process) == 128 + signal.SIGTERM, (tmp_path / "errors").read_text()
+    saved = RunFolder(tmp_path / "run").find_last()
+    assert saved is not None
+    assert read_records(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == saved.progress.step
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def list_children(pid: int | None) -> list[int]:
+    """Return the child processes of a process."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # just ended
+            stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    return [child for child, (_, parent, *_) in stats.items() if int(parent) == pid]
 
 
 def test_the_command_rejects_another_recipe(long_run: tuple[Recipe, Path, Path], tmp_path: Path) -> None:
@@ -522,6 +737,24 @@ def test_two_killed_processes_resume_as_two_or_as_one(sharding: Any, source: str
             [record["loss"] for record in read_records(each / "metrics.jsonl") if "loss" in record] for each in (folder, alone)
         ]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_whose_partner_was_killed_ends_with_one_sentence(
+    killed: int, long_run: tuple[Recipe, Path, Path], tmp_path: Path
+) -> None:
+    _, recipe_file, _ = long_run
+    words = ["train", str(recipe_file), "--out", str(tmp_path / "run"), "--total-steps", "100000"]
+    files = [tmp_path / "errors-0", tmp_path / "errors-1"]
+    with open_rendezvous(2) as environments:
+        processes = [start(command, words, file, each) for file, each in zip(files, environments, strict=True)]
+        wait_for(lambda: has_lines(tmp_path / "run" / "metrics.jsonl", 3), processes[0])
+        processes[killed].kill()
+        assert finish(processes[killed]) == -signal.SIGKILL
+        said = files[1 - killed].read_text() if (code := finish(processes[1 - killed])) == 2 else f"status {code}"
+    [sentence] = [line for line in said.splitlines() if line.startswith("vitrine: ")]
+    assert f"Process {1 - killed} of 2" in sentence
+    assert "Traceback" not in said
 
 
 def train_on_a_slow_disk(recipe: Recipe, out: Path, kill_at: int | str | None, environment: dict[str, str]) -> None:

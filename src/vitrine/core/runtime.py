@@ -86,10 +86,24 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
         torch.cuda.set_device(chosen)
     # Rank 0 may have millions of files to list while the other ranks wait for it.
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    runtime = Runtime(chosen, dist.get_rank(), world_size)
     try:
-        yield Runtime(chosen, dist.get_rank(), world_size)
-    finally:
-        dist.destroy_process_group()
+        yield runtime
+    except RuntimeError as error:
+        if not is_connection_error(error):
+            raise
+        raise OSError(
+            f"Process {runtime.rank} of {world_size} lost the connection to another one, which has ended or was killed, "
+            "perhaps because memory ran out: see its messages, then run the same command again."
+        ) from error
+    dist.destroy_process_group()  # not after an error: other processes may never answer
+
+
+def is_connection_error(error: RuntimeError) -> bool:
+    """Return whether a collective operation failed because another process is gone. Gloo says so in words only."""
+    return isinstance(error, dist.DistError) or any(
+        word in str(error) for word in ("gloo/transport", "Connection closed by peer")
+    )
 
 
 def choose_device(device: str | None) -> str:

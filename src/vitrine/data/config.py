@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitrine.core.config_checks import require_at_least, require_field_types
+from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 
 BadImages = Literal["error", "skip"]
+ChangedData = Literal["refuse", "accept"]
 CropKind = Literal["inception", "random", "pad", "none"]
 LastBatch = Literal["wrap", "drop", "keep"]
 TrainInterpolation = Literal["bilinear", "bicubic"]
@@ -43,6 +44,8 @@ class DataConfig:
     """Images that cannot be read: stop with an error, or skip and count them."""
     in_memory: bool = False
     """Decode once and keep the pixels in memory; for small images of one size."""
+    changed: ChangedData = "refuse"
+    """Resuming a run whose images have changed since: stop with an error, or accept them if the classes are the same."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -164,10 +167,13 @@ class LoaderConfig:
     """Worker processes that load images (default: 0 for images in memory, else one per CPU, at most 8)."""
     prefetch: int = 2
     """Batches that each worker prepares ahead."""
+    stuck_after_s: float = 60.0
+    """Seconds without a batch after which the state of the workers is reported."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
         require_at_least(self, 1, "batch_size", "prefetch")
+        require_positive(self, "stuck_after_s")
         if self.num_workers is not None and self.num_workers < 0:
             raise ValueError(f"num_workers={self.num_workers} must be at least 0.")
 

@@ -1,6 +1,8 @@
 """What happens after each step of a run: logging, evaluating, saving, and stopping early or on a signal."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from types import FrameType
 from typing import Literal
 
 from vitrine.core.console import print_error
+from vitrine.core.processes import continue_children
 from vitrine.core.runtime import Runtime
 from vitrine.recipe import Recipe
 from vitrine.run.folder import CheckpointWriter, RunFolder, RunProgress
@@ -214,7 +217,8 @@ def open_logger(
         yield logger
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Ctrl-C, `kill` and schedulers, a lost connection, Ctrl-backslash.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class StopRequest:
@@ -232,21 +236,36 @@ class StopRequest:
         """Remember the signal; a Ctrl-C after any signal raises KeyboardInterrupt at once."""
         if self.is_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not self.is_requested:
+        is_first, self.signal = not self.is_requested, number
+        continue_children()  # or the batch of a stopped worker would be waited for
+        if number == signal.SIGHUP:
+            silence_lost_terminal()
+        if is_first:
             self.print_message("Finishing this step and saving. Press Ctrl-C again to quit without saving.")
-        self.signal = number
 
 
 @contextmanager
 def stop_on_signals(print_message: Callable[[str], None] = print_error) -> Iterator[StopRequest]:
-    """Turn Ctrl-C and SIGTERM into a stop request while the block runs; restore the former handlers on exit."""
+    """Turn SIGNALS into a stop request while the block runs; restore the former handlers on exit."""
     stop = StopRequest(print_message)
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may set signal handlers; other callers have their own way to stop
         return
-    before = {number: signal.signal(number, stop.on_signal) for number in SIGNALS}
+    is_detached = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup: the run goes on without its terminal
+    numbers = [number for number in SIGNALS if number != signal.SIGHUP or not is_detached]
+    before = {number: signal.signal(number, stop.on_signal) for number in numbers}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def silence_lost_terminal() -> None:
+    """Discard further output to a terminal that is gone: printing to it would be an error and end the run before it saves."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream.isatty():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):  # closed, or not a file
+            continue

@@ -1,6 +1,7 @@
 """The folder of a run: its recipe, checkpoints, metrics, summary, and the model that comes out of it.
 
 recipe.json                 the recipe of the run
+data.json                   the fingerprint of its images
 metrics.jsonl               a line for each logged step and each evaluation
 checkpoints/step-00000120/  model.safetensors, config.json, training.safetensors: the last few, to resume from
 best/                       the best model of all evaluations
@@ -13,6 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vitrine.core.console import join_names, summarise_error, warn_user
-from vitrine.core.files import make_folder, read_json, write_json
+from vitrine.core.files import make_folder, read_json, temporary_path, write_json
+from vitrine.core.locks import exclusive_lock
 from vitrine.core.runtime import Runtime
+from vitrine.data.config import ChangedData
+from vitrine.data.fingerprint import DataFingerprint
 from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
@@ -107,10 +112,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe, self.summary = path / "recipe.json", path / "summary.json"
+        self.recipe, self.data, self.summary = path / "recipe.json", path / "data.json", path / "summary.json"
         self.metrics, self.curves = path / "metrics.jsonl", path / "curves.png"
         self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
-        self.tensorboard = path / "tensorboard"
+        self.tensorboard, self.lock_file = path / "tensorboard", temporary_path(path / "run", "lock")
 
     def check(self, recipe: Recipe) -> None:
         """Check, before anything is loaded, that the folder is new or holds a run of this recipe, and can be written to."""
@@ -123,16 +128,53 @@ class RunFolder:
             raise FileExistsError(f"{self.path} exists and is not the folder of a run: choose another one with --out.")
         make_folder(self.path)
 
-    def open(self, recipe: Recipe) -> None:
-        """Create the folder, or continue in it, and write the recipe."""
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing into the folder while the block runs."""
+        return exclusive_lock(self.lock_file, str(self.path))
+
+    def check_data(self, data: DataFingerprint, changed: ChangedData) -> DataFingerprint:
+        """Return the fingerprint that a run goes on with; raise ValueError if its images have changed and may not have."""
+        if self.is_empty():
+            return data
+        if not self.data.is_file():
+            warn_user(f"{self.path} was started without a record of its images: they are taken to be unchanged.")
+            return data
+        saved = self.read_data()
+        changes = saved.list_changes(data)
+        if not changes:
+            return saved
+        found = f"The images of the run in {self.path} have changed: {join_names(changes)}"
+        if not saved.has_classes_of(data):
+            raise ValueError(f"{found}. Restore them, or start a new run in another folder (--out).")
+        if changed == "refuse":
+            raise ValueError(f"{found}. Restore them, continue with --data.changed accept, or start a new run (--out).")
+        warn_user(f"{found}; continuing with them as they are.")
+        return replace(data, total_steps=saved.total_steps)  # the learning-rate schedule stays as it was begun
+
+    def read_data(self) -> DataFingerprint:
+        """Read data.json; raise ValueError if it is damaged."""
+        try:
+            return DataFingerprint.from_json(read_json(self.data))
+        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
+            raise ValueError(
+                f"{self.data} cannot be read ({summarise_error(error)}): restore it, or delete it if the images are unchanged."
+            ) from None
+
+    def open(self, recipe: Recipe, data: DataFingerprint) -> None:
+        """Create the folder, or continue in it, and write the recipe and the fingerprint of the images. It is locked."""
         self.check(recipe)
+        for left in (*self.path.glob(".*.vitrine-lock"), *self.checkpoints.glob(".*.vitrine-lock")):
+            if left != self.lock_file:
+                left.unlink()  # by a killed process
         if not self.recipe.is_file() or self.is_empty():
             write_json(self.recipe, recipe.to_json())
+        if not self.data.is_file() or self.is_empty() or self.read_data() != data:
+            write_json(self.data, data.to_json())
         make_folder(self.checkpoints)
 
     def list_foreign_files(self) -> list[Path]:
         """Return what is there besides files of a run that was stopped before its first checkpoint."""
-        own = {self.checkpoints, self.metrics, self.best, self.tensorboard}
+        own = {self.data, self.checkpoints, self.metrics, self.best, self.tensorboard}
         if self.recipe.is_file() and self.has_valid_recipe():
             own.add(self.recipe)
         partial = set(self.path.glob(".*.vitrine-*"))  # left by a process that was killed while writing

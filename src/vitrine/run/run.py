@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from vitrine.core.console import join_names
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime, start_runtime
 from vitrine.data.augment.transforms import TrainTransform
-from vitrine.data.loader import Loader
+from vitrine.data.fingerprint import DataFingerprint
+from vitrine.data.loader import Loader, LoadingStopped
 from vitrine.data.open_data import DatasetHandle
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
@@ -58,14 +60,16 @@ def run_recipe(
     `dataset` and `checkpoint` are the recipe's, for callers that have them already. A finished run is only read.
     """
     folder = RunFolder(Path(out))
-    with start_runtime(recipe.device) as runtime:
+    with start_runtime(recipe.device) as runtime, ExitStack() as stack:
         with runtime.main_first():
             folder.check(recipe)
         if folder.summary.is_file():
             return folder.read_summary()
+        if runtime.is_main:
+            stack.enter_context(folder.lock())
         run = Run(recipe, folder, runtime, dataset, checkpoint)
-        with runtime.main_first():
-            folder.open(recipe)  # not earlier: after a mistake in the data, the corrected recipe must not meet this one here
+        with runtime.main_first():  # not earlier: after a mistake in the data, the corrected recipe must not meet this one here
+            folder.open(recipe, run.fingerprint)
         names = run.list_metrics()
         with (
             open_logger(
@@ -96,12 +100,14 @@ class Run:
         self.recipe, self.folder, self.runtime = recipe, folder, runtime
         with runtime.main_first():  # rank 0 downloads and indexes; the other ranks reuse it
             self.data = open_run_data(recipe, dataset)
-        self.total_steps = recipe.compute_total_steps(len(self.data.train))
+        self.fingerprint = check_fingerprint(recipe, self.data, folder, runtime)
+        self.total_steps = self.fingerprint.total_steps
         resume_point = find_resume_point(folder, runtime)
         if resume_point is None:
             self.progress, self.start = RunProgress(), begin(recipe, self.data, runtime, checkpoint)
         else:
             loaded, is_checkpointing = resume_point.checkpoint, recipe.machine.gradient_checkpointing
+            check_classes(loaded, self.data, resume_point.path)
             self.progress = resume_point.progress
             self.start = replace(loaded, model=rebuild(loaded.model, gradient_checkpointing=is_checkpointing))
         objective = build_objective(recipe, self.start)
@@ -142,8 +148,9 @@ class Run:
             total_steps=self.total_steps,
             read_data_wait_s=lambda: self.loader.data_wait_s,
         )
+        self.loader.is_stop_requested = lambda: stop.is_requested
         if not self.progress.stopped_early:
-            with self.explain_errors():
+            with self.explain_errors(), self.save_if_stopped(callbacks):
                 fit(
                     self.state,
                     self.loader.read(self.state.step, self.total_steps),
@@ -158,6 +165,18 @@ class Run:
         is_finished = self.state.step == self.total_steps or self.progress.stopped_early
         test = self.finish() if is_finished else None
         return self.summarise(is_finished, stop.signal, test)
+
+    @contextmanager
+    def save_if_stopped(self, callbacks: Callbacks) -> Iterator[None]:
+        """Save the last finished step if a stop was requested while no batch came. Several ranks cannot agree on that."""
+        try:
+            yield
+        except LoadingStopped:
+            if self.runtime.world_size > 1:
+                raise
+            if self.state.step > 0:
+                self.progress.step = self.state.step
+                callbacks.save(self.state)
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
@@ -284,6 +303,25 @@ def begin(recipe: Recipe, data: RunData, runtime: Runtime, checkpoint: Checkpoin
     if recipe.head_init != "zero":
         set_fitted_head(start, data.train, recipe, runtime.device)
     return start
+
+
+def check_fingerprint(recipe: Recipe, data: RunData, folder: RunFolder, runtime: Runtime) -> DataFingerprint:
+    """Return the fingerprint of a run's images on all ranks; raise ValueError if they are not those it was begun with."""
+    fingerprint = None
+    if runtime.is_main:
+        splits = {"train": data.train, data.val_name: data.val, "test": data.test}
+        computed = DataFingerprint.compute(splits, recipe.compute_total_steps(len(data.train)))
+        fingerprint = folder.check_data(computed, recipe.data.changed)
+    return runtime.broadcast(fingerprint)
+
+
+def check_classes(saved: Checkpoint, data: RunData, path: Path) -> None:
+    """Raise ValueError if the classes of the data are not those of the checkpoint to resume from."""
+    if saved.class_names is not None and saved.class_names != data.class_names:
+        found, expected = join_names(data.class_names), join_names(saved.class_names)
+        raise ValueError(
+            f"The data has the classes {found}, and {path} those of {expected}: restore the data, or change --out."
+        )
 
 
 def find_resume_point(folder: RunFolder, runtime: Runtime) -> ResumePoint | None:
