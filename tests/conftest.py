@@ -33,6 +33,14 @@ def assets() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests out of the user's cache, where data opened once is remembered as verified."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test, in place of the user's."""

@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 import signal
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.data.test_scan import replace_content
 from tests.filling import build_filled
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint
+from vitrine.core.checksums import seal
 from vitrine.core.console import VitrineWarning
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages
@@ -327,6 +327,19 @@ def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
 
 
+def flip_signs(path: Path) -> None:
+    """Flip the sign of half of the values, as a file system may that returns the wrong blocks."""
+    content, values = path.read_bytes(), load_file(path)["values"].numpy()
+    changed = values.copy()
+    changed[:, ::2] *= -1
+    path.write_bytes(content.replace(values.tobytes(), changed.tobytes()))
+    assert path.read_bytes() != content
+
+
+def rename_checksum(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"vitrine_checksum", b"vitrine_checksun"))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: cut(path, 0),
     "cut in its head": lambda path: cut(path, 20),
@@ -335,6 +348,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "without index": lambda path: rewrite(path, index=None),
     "a row too few": lambda path: rewrite(path, values=torch.zeros(3, 16)),
     "numbers of images that are not there": lambda path: rewrite(path, index=torch.tensor([0, 1, 2, 99])),
+    "flipped signs": flip_signs,
+    "a checksum under another name": rename_checksum,
     "not a number": lambda path: rewrite(path, values=torch.full((4, 16), float("nan"))),
 }
 
@@ -466,15 +481,23 @@ def test_full_disk_is_a_warning_and_leaves_no_file(checkpoint: Checkpoint, tmp_p
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"a\0b", b"../x", b"0" * 31])
+def test_features_from_before_there_were_checksums_are_used(cache: FeatureCache, checkpoint: Checkpoint, folder: Path) -> None:
+    assert_computed_once(cache, checkpoint, open_files(folder))
+    [entry] = find_entries(cache)
+    rewrite(entry)
+    [pointer] = cache.folder.glob("*.images")
+    pointer.write_bytes(pointer.read_bytes()[:32])
+    assert_cached(cache, checkpoint, open_files(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"a\0b", b"../x", b"0" * 31, seal(b"0" * 32).replace(b"0", b"1", 1)])
 def test_damaged_pointer_is_rewritten(content: bytes, checkpoint: Checkpoint, folder: Path, tmp_path: Path) -> None:
     cache = FeatureCache(tmp_path / "cache")
     find(cache, checkpoint, open_files(folder))
     [pointer] = cache.folder.glob("*.images")
     right = pointer.read_bytes()
     pointer.write_bytes(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VitrineWarning)
+    with pytest.warns(VitrineWarning, match="damaged"):
         _, was_computed = find(cache, checkpoint, open_files(folder))
     assert not was_computed
     assert pointer.read_bytes() == right

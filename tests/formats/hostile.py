@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.formats.corruptions import join_safetensors, read_directory, rewrite_zip, split_safetensors
+from tests.corruptions import join_safetensors, read_directory, rewrite_zip, split_safetensors
 from tests.formats.originals import CONFIG, INDEX, SHARDS, find_source
 
 BOMB_MIB = 1024

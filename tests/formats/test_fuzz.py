@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from tests.formats.corruptions import (
+from tests.corruptions import (
     ANY_FILE,
     HOSTILE_VALUES,
     JSON,

@@ -241,3 +241,26 @@ def test_a_missing_shard_is_named(shard: object, tmp_path: Path) -> None:
     index = write_shards(tmp_path, {"a": shard})
     with pytest.raises(FileNotFoundError, match=r"names the shard .* missing"):
         read_all(index)
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.npz"])
+def test_changed_values_in_an_archive_are_noticed(name: str, tmp_path: Path) -> None:
+    """torch itself does not compare the checksums of its archives."""
+    path, values = tmp_path / name, torch.arange(1000.0)
+    if name == "weights.npz":
+        np.savez(path, weight=values.numpy())
+    else:
+        torch.save({"weight": values}, path)
+    content = path.read_bytes()
+    start = content.index(values.numpy().tobytes())
+    path.write_bytes(content[: start + 400] + bytes([content[start + 400] ^ 1]) + content[start + 401 :])
+    with pytest.raises(ValueError, match=r"checksum|CRC"), open_tensors(path) as file:
+        file.tensors["weight"].read()
+
+
+def test_torch_weights_saved_without_checksums_are_read(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    torch.save({"weight": torch.arange(3.0)}, tmp_path / "weights.pth")
+    torch.serialization.set_crc32_options(True)
+    with open_tensors(tmp_path / "weights.pth") as file:
+        assert file.tensors["weight"].read().tolist() == [0, 1, 2]

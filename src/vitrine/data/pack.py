@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
 
+from vitrine.core.checksums import CrcWriter, hash_bytes
 from vitrine.core.console import progress_bar
 from vitrine.core.files import atomic_folder, write_json
 from vitrine.data.config import BadImages
@@ -57,10 +57,13 @@ def pack_data(
     packed = []
     with atomic_folder(out, OWN_FILES) as folder:
         with open(folder / IMAGES, "wb") as file:
+            images = CrcWriter(file)
             for split, source in sources.items():
-                packed.append(write_split(split, source, file, size, num_channels, bad_images, show_progress))
+                packed.append(write_split(split, source, images, size, num_channels, bad_images, show_progress))
         np.savez(folder / INDEX, **build_index(packed, num_channels))  # pyright: ignore[reportArgumentType]
-        write_json(folder / DESCRIPTION, asdict(build_pack_description(packed, size, num_channels, dataset.name, stamps)))
+        description = build_pack_description(packed, size, num_channels, dataset.name, stamps)
+        description = description.with_checksums(images.checksum(), hash_bytes((folder / INDEX).read_bytes()))
+        write_json(folder / DESCRIPTION, asdict(description))
     return packed
 
 
@@ -76,10 +79,16 @@ def require_equal_classes(sources: dict[str | None, Source]) -> None:
 
 
 def write_split(
-    split: str | None, source: Source, file: BinaryIO, size: int, num_channels: int, bad_images: BadImages, show_progress: bool
+    split: str | None,
+    source: Source,
+    file: CrcWriter,
+    size: int,
+    num_channels: int,
+    bad_images: BadImages,
+    show_progress: bool,
 ) -> PackedSplit:
     """Append the resized images of one split to `file`."""
-    start_s, start_byte = time.perf_counter(), file.tell()
+    start_s, start_byte = time.perf_counter(), file.num_bytes
     good, sizes = [], []
     images = map_images(source, lambda image: resize_to_short_side(image, size, num_channels), bad_images)
     for index, pixels in progress_bar(images, len(source), split or "packing", show_progress):
@@ -93,7 +102,7 @@ def write_split(
         source=source if len(good) == len(source) else SubsetSource(source, np.array(good, np.int64)),
         sizes=np.array(sizes, np.int64).reshape(-1, 2),
         num_skipped=len(source) - len(good),
-        num_bytes=file.tell() - start_byte,
+        num_bytes=file.num_bytes - start_byte,
         seconds=time.perf_counter() - start_s,
     )
 

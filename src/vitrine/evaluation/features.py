@@ -4,7 +4,7 @@ Letters: B images of a batch, N in all, D features, K classes.
 
 The cache finds features without reading any image: a fingerprint of the files (sizes, modification times) leads to the hash of
 their content, which together with the hash of the model leads to the features. Copied or renamed images have the same content
-hash, so their features are found too.
+hash, so their features are found too. Both files carry a checksum; a damaged one is made again.
 """
 
 import os
@@ -15,19 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from vitrine.core.caches import cache_folder
+from vitrine.core.checksums import seal, unseal
 from vitrine.core.console import join_names, summarise_error, warn_user
-from vitrine.core.files import atomic_file, find_cache_folder, make_folder
+from vitrine.core.files import atomic_file, make_folder
 from vitrine.data.batch import Batch
 from vitrine.data.config import BadImages
 from vitrine.data.scan import content_fingerprint, file_fingerprint
 from vitrine.data.source import Source
 from vitrine.evaluation.linear_heads import require_one_class_each
+from vitrine.formats.checkpoint import compute_checksum
 
 KEY = re.compile(r"[0-9a-f]{32}")
+CHECKSUM_KEY = "vitrine_checksum"  # in the metadata of cached features
 MAX_BYTES = 20 * 10**9  # of all cached features; the least recently used are deleted first
 
 
@@ -107,10 +111,14 @@ class FeatureCache:
                 warn_user(f"Skipped {join_names([source.name(index) for index in unread])}: cannot be read.")
             return cached
         computed = compute()
-        tensors = {"values": computed.values.contiguous(), "index": computed.index}
-        if self.write(path, lambda partial: save_file(tensors, partial)):
-            self.make_room()
+        self.save(path, {"values": computed.values.contiguous(), "index": computed.index})
         return computed
+
+    def save(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        """Write features with their checksum, and delete others if there is not enough room."""
+        metadata = {CHECKSUM_KEY: compute_checksum(tensors)}
+        if self.write(path, lambda partial: save_file(tensors, partial, metadata)):
+            self.make_room()
 
     def locate(self, model_key: str, source: Source) -> Path:
         """Return the file for the features of these images by this model."""
@@ -120,7 +128,7 @@ class FeatureCache:
         if content_key is None:
             content_key = content_fingerprint(source)
             if pointer is not None:
-                self.write(pointer, lambda partial: partial.write_text(content_key))
+                self.write(pointer, lambda partial: partial.write_bytes(seal(content_key.encode())))
         return self.folder / f"{model_key}-{content_key}.safetensors"
 
     def write(self, path: Path, write: Callable[[Path], object]) -> bool:
@@ -148,16 +156,21 @@ class FeatureCache:
 
 def open_feature_cache() -> FeatureCache:
     """Return the user's feature cache (VITRINE_CACHE/features)."""
-    return FeatureCache(find_cache_folder() / "features")
+    return FeatureCache(cache_folder("features"))
 
 
 def read_pointer(path: Path) -> str | None:
     """Return the content hash that a pointer file holds; None if it is missing or damaged."""
-    try:
-        content = path.read_text()
-    except (OSError, UnicodeDecodeError):
+    if not path.is_file():
         return None
-    return content if KEY.fullmatch(content) else None
+    try:
+        content = unseal(path.read_bytes()).decode()
+        if not KEY.fullmatch(content):
+            raise ValueError("it holds no key")
+    except (OSError, ValueError) as error:
+        warn_user(f"{path} is damaged ({summarise_error(error)}); reading the images again to find their features.")
+        return None
+    return content
 
 
 def load_features(path: Path, source: Source) -> Features | None:
@@ -165,8 +178,11 @@ def load_features(path: Path, source: Source) -> Features | None:
     if not path.is_file():
         return None
     try:
-        tensors = load_file(path)
-        values, index = tensors["values"], tensors["index"]
+        with safe_open(path, "pt") as file:
+            values, index = file.get_tensor("values"), file.get_tensor("index")
+            metadata: dict[str, str] | None = file.metadata()  # None: from before there were checksums
+        if metadata is not None and metadata.get(CHECKSUM_KEY) != compute_checksum({"values": values, "index": index}):
+            raise ValueError("it does not match its checksum")
         labels = torch.from_numpy(source.labels.to_targets(index.numpy(), len(source.class_names)))
         return Features(values, labels, index)
     except (SafetensorError, KeyError, ValueError, OSError, IndexError) as error:

@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from vitrine.core.checksums import check_members, open_zip
 from vitrine.core.console import format_bytes, join_names, summarise_error
 from vitrine.core.files import read_json
 from vitrine.data.sources.npz import read_npy_header
@@ -79,7 +80,7 @@ def open_file(path: Path, stack: ExitStack) -> TensorFile:
         return open_safetensors(path)
     if first.startswith(b"PK"):
         with readable_errors(path, "a zip archive"):
-            archive = stack.enter_context(zipfile.ZipFile(path))
+            archive = stack.enter_context(open_zip(path))
         names = archive.namelist()
         return open_npz(path, archive) if names and all(name.endswith(".npy") for name in names) else open_torch(path, archive)
     if first.startswith(b"\x80"):
@@ -143,6 +144,8 @@ def open_torch(path: Path, archive: zipfile.ZipFile | None) -> TensorFile:
         raise ValueError(f"{path} is a compressed archive, which torch never writes: save the state_dict again.")
     # Pass an open file, because torch.load looks at the ending of a name.
     with readable_errors(path, "torch weights (only tensors are read from such files)"), path.open("rb") as file:
+        if archive is not None:
+            check_members(archive)  # torch does not
         content = torch.load(file, map_location="cpu", weights_only=True)
     state = unwrap(content)
     wrong = [str(name)[:80] for name, value in state.items() if not (isinstance(name, str) and is_plain(value))]

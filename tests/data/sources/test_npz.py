@@ -12,13 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clock import wait_for_tick
+from vitrine.core import checksums
 from vitrine.data.sources.npz import (
     FORMAT,
     list_arrays,
+    list_splits,
     locate_member,
     locate_npy,
     map_array,
     open_archive,
+    open_npz,
     read_array,
     read_npy_header,
 )
@@ -255,7 +259,7 @@ def test_archives_written_by_numpy(tmp_path: Path, write: object) -> None:
             np.testing.assert_array_equal(read_array(stored, archive), array)
             assert (stored.start is None) == (write is np.savez_compressed)
             if stored.start is not None and array.size > 0:
-                mapped = map_array(stored)
+                mapped = map_array(stored, archive)
                 assert isinstance(mapped, np.memmap)
                 np.testing.assert_array_equal(mapped, array)
 
@@ -268,7 +272,7 @@ def test_npy_files_of_every_version(tmp_path: Path, version: tuple[int, int]) ->
             np.lib.format.write_array(file, array, version)
         stored = locate_npy(path)
         assert (stored.shape, stored.dtype, str(stored)) == (array.shape, array.dtype, str(path))
-        np.testing.assert_array_equal(map_array(stored), array)
+        np.testing.assert_array_equal(map_array(stored, None), array)
 
 
 def build_npy(shape: tuple[int, ...], content: bytes, dtype: str = "|u1") -> bytes:
@@ -337,3 +341,26 @@ def test_header_is_read_and_nothing_else(version: tuple[int, int], order: str) -
     file.seek(0)
     assert read_npy_header(file) == ((2, 3), order == "F", np.dtype(np.int16))
     assert file.read() == array.tobytes(order="A")
+
+
+def test_changed_pixels_are_noticed_also_after_the_first_use(tmp_path: Path) -> None:
+    """They are memory-mapped, where nothing compares the checksum of the archive."""
+    path = tmp_path / "data.npz"
+    np.savez(path, images=GREY, labels=np.zeros(len(GREY), np.int64))
+    assert len(open_npz(path, None)) == len(GREY)
+    content = path.read_bytes()
+    start = content.index(GREY.tobytes())
+    wait_for_tick(path)
+    path.write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"checksum|CRC"):
+            open_npz(path, None)
+
+
+def test_an_archive_of_very_many_members_is_refused_by_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, **{f"array{number}": np.zeros(1, np.uint8) for number in range(11)})
+    monkeypatch.setattr(checksums, "MAX_MEMBERS", 10)
+    monkeypatch.setattr(zipfile.ZipFile, "open", None)  # nothing may be read
+    with pytest.raises(ValueError, match="11 members"):
+        list_splits(path)

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.clock import wait_for_tick
+from vitrine.core.checksums import compute_crc
 from vitrine.core.console import VitrineWarning
 from vitrine.data.open_data import DatasetHandle, find_data
 from vitrine.data.pack import pack_data
@@ -207,6 +209,62 @@ def test_a_set_without_its_description_or_index_costs_a_sentence(path: Path) -> 
     read_everything(path)
 
 
+def remove_checksums(path: Path) -> None:
+    """Make the set one of format 1, which is still read: the other checks must hold by themselves."""
+    description = json.loads((path / "pack.json").read_text())
+    del description["checksums"]
+    (path / "pack.json").write_text(json.dumps(description | {"format": 1}))
+
+
+@pytest.fixture
+def without_checksums(path: Path) -> None:
+    remove_checksums(path)
+
+
+@pytest.mark.usefixtures("without_checksums")
+def test_a_set_of_format_1_is_read(path: Path) -> None:
+    for split in SPLIT_SIZES:
+        assert read_source(open_packed(path, split)) == read_source(open_files(path.parent / "files", split))
+
+
+def test_a_changed_pixel_is_noticed_also_after_the_first_use(path: Path) -> None:
+    read_everything(path)
+    content = (path / "images.bin").read_bytes()
+    times = os.stat(path / "images.bin")
+    wait_for_tick(path / "images.bin")
+    (path / "images.bin").write_bytes(flip(content, 500, 3))
+    os.utime(path / "images.bin", ns=(times.st_atime_ns, times.st_mtime_ns))  # as by a copy that keeps times
+    assert "checksum" in expect_sentence(path, "images.bin")
+    (path / "images.bin").write_bytes(content)
+    read_everything(path)
+
+
+def test_the_images_are_read_through_on_first_use_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(packed, "compute_crc", lambda path: read.append(path) or compute_crc(path))
+    for split in ("train", "val", "train"):
+        open_packed(path, split)
+    assert read == [path / "images.bin"]
+
+
+@pytest.mark.parametrize("name", ["index.npz", "pack.json"])
+def test_a_changed_label_or_name_is_noticed(name: str, path: Path) -> None:
+    if name == "pack.json":
+        content = (path / name).read_text().replace('"ant"', '"cat"').encode()
+    else:
+        content = save_index(path, load_index(path) | {"labels": np.zeros(9, np.int64)})
+    (path / name).write_bytes(content)
+    assert "checksum" in expect_sentence(path, name)
+
+
+@pytest.mark.usefixtures("without_checksums")
+@pytest.mark.parametrize("splits", [{"train": [0, 6], "val": [5, 9]}, {"train": [0, 9], "val": [3, 4]}, {"a": [0, 10]}])
+def test_splits_that_overlap_or_leave_the_file_are_refused(splits: dict[str, list[int]], path: Path) -> None:
+    description = json.loads((path / "pack.json").read_text())
+    (path / "pack.json").write_text(json.dumps(description | {"splits": splits}))
+    assert "splits" in expect_sentence(path, "pack.json")
+
+
 DIFFERENT = "read as if nothing had happened, and differently"
 
 
@@ -241,6 +299,7 @@ def test_a_file_that_ends_early_says_so(name: str, every: int, path: Path) -> No
     assert list_faults(path, name, {str(end): content[:end] for end in range(0, len(content), every)}) == {}
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.full)])
 def test_flipped_bits_in_the_index_are_noticed(count: int, path: Path) -> None:
     content, random = (path / "index.npz").read_bytes(), Random(count)
@@ -255,6 +314,7 @@ def flip(content: bytes, place: int, bit: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize(("num_arrays", "every"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.full)])
 def test_flipped_bits_in_the_headers_of_arrays_are_noticed(num_arrays: int, every: int, path: Path) -> None:
     """They are parsed before the checksum of the zip archive is reached."""
@@ -307,6 +367,7 @@ ODD_ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 ARRAYS = ("offsets", "heights", "widths", "name_starts", "labels")
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize("name", [*ARRAYS, "name_bytes"])
 def test_odd_arrays_in_the_index_are_noticed(name: str, path: Path) -> None:
     index = load_index(path)
@@ -328,6 +389,7 @@ def test_odd_runs_of_several_labels_are_noticed(tmp_path: Path) -> None:
     labels = Labels.several_each([(0, 1), (), (2,), (1, 2), (), (0, 2)])
     files.labels = labels
     pack_data(DatasetHandle(str(tmp_path / "files"), "files", (), lambda split: files), tmp_path / "packed", size=8)
+    remove_checksums(tmp_path / "packed")
     index = load_index(tmp_path / "packed")
     damaged = {}
     for label, change in ODD_ARRAYS.items():
@@ -341,6 +403,7 @@ def test_odd_runs_of_several_labels_are_noticed(tmp_path: Path) -> None:
     assert list_faults(tmp_path / "packed", "index.npz", damaged) == {}
 
 
+@pytest.mark.usefixtures("without_checksums")
 def test_names_that_are_no_text_are_noticed_or_kept(path: Path) -> None:
     """File names need not be text, so these may be such names: what they may not do is to stop a run later on."""
     index = load_index(path)
@@ -359,6 +422,7 @@ def move_a_start(index: dict[str, np.ndarray]) -> np.ndarray:
     return starts
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize(
     ("dtype", "height", "width"),
     [(np.int8, 16, 16), (np.int16, 256, 256), (np.int32, 32_768, 43_691)],
@@ -426,6 +490,7 @@ HOSTILE_MEMBERS = {
 }
 
 
+@pytest.mark.usefixtures("without_checksums")
 def test_hostile_arrays_in_the_index_are_noticed(path: Path) -> None:
     index = load_index(path)
     damaged = {
@@ -437,6 +502,7 @@ def test_hostile_arrays_in_the_index_are_noticed(path: Path) -> None:
     assert list_faults(path, "index.npz", damaged) == {}  # of a member that nobody asks for, no complaint is needed either
 
 
+@pytest.mark.usefixtures("without_checksums")
 def test_other_files_in_place_of_the_index_are_noticed(path: Path) -> None:
     target = path.parent / "single.npy"
     np.save(target, np.arange(9))
@@ -509,12 +575,14 @@ FINE = {
     "data": {"text", "empty text", "a null character", "long text", "half a letter"},
     "stamps": {"empty object", "a path of null characters", "a long path"},
     "splits": {"empty object"},
+    "checksums": {"empty object"},
 }
 
 # And which can be told from the truth by nobody.
 OTHER_NAMES = {("class_names", "texts"), ("splits", "a path of null characters"), ("splits", "a long path")}
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize("field", [field.name for field in fields(PackDescription)])
 def test_odd_values_in_the_description_are_noticed(field: str, path: Path) -> None:
     description = json.loads((path / "pack.json").read_text())
@@ -526,6 +594,7 @@ def test_odd_values_in_the_description_are_noticed(field: str, path: Path) -> No
     assert list_faults(path, "pack.json", damaged) == {}  # a number in another spelling, as 1.0, may be taken for it
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize("field", FINE)
 def test_other_good_values_in_the_description_are_taken(field: str, path: Path) -> None:
     """Above all: where the data was is only a hint, and the strangest one must not keep the images from being read."""
@@ -539,6 +608,7 @@ def test_other_good_values_in_the_description_are_taken(field: str, path: Path) 
         assert sum(len(content.images) for content in contents.values()) == 9, label
 
 
+@pytest.mark.usefixtures("without_checksums")
 @pytest.mark.parametrize(
     "text",
     [
@@ -561,18 +631,20 @@ def test_a_description_of_something_else_is_noticed(text: str, path: Path) -> No
     assert list_faults(path, "pack.json", {"text": text.encode()}) == {}
 
 
+@pytest.mark.usefixtures("without_checksums")
 def test_a_description_that_is_no_text_or_knows_more_is_noticed(path: Path) -> None:
     description = json.loads((path / "pack.json").read_text())
     damaged = {
         "bytes": b"\xff\xfe\0\0",
         "a field more": json.dumps(description | {"colour": 1}).encode(),
-        "a later format": json.dumps(description | {"format": 2}).encode(),
+        "a later format": json.dumps(description | {"format": 3}).encode(),
     }
     assert list_faults(path, "pack.json", damaged) == {}
     (path / "pack.json").write_bytes(damaged["a later format"])
-    assert "format 2" in expect_sentence(path, "pack.json")
+    assert "format 3" in expect_sentence(path, "pack.json")
 
 
+@pytest.mark.usefixtures("without_checksums")
 def test_labels_beyond_the_class_names_are_noticed(path: Path) -> None:
     description = json.loads((path / "pack.json").read_text())
     changed = json.dumps(description | {"class_names": ["ant", "bee"]}).encode()

@@ -13,13 +13,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
 
 import numpy as np
 from PIL import Image
 
+from vitrine.core.caches import cache_folder
+from vitrine.core.checksums import load_arrays, save_arrays
+from vitrine.core.config_checks import is_whole
 from vitrine.core.console import progress_bar, summarise_error, warn_user
-from vitrine.core.files import atomic_file, find_cache_folder, make_folder
+from vitrine.core.files import make_folder
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.quality.perceptual_hash import PerceptualHashes, compute_perceptual_hash
 from vitrine.data.scan import count_cpus, digest_content, file_fingerprint
@@ -146,17 +148,21 @@ class StatsCache:
 
     def load_all(self) -> dict[int, ImageStats]:
         """Return the cached chunks by number."""
-        found = {number: self.load(number) for number in range(len(self.chunk_sizes)) if self.path_of(number).is_file()}
+        found = {number: self.load(number) for number in range(len(self.chunk_sizes))}
         return {number: stats for number, stats in found.items() if stats is not None}
 
     def load(self, number: int) -> ImageStats | None:
-        """Return one chunk; None if its file is missing or damaged."""
-        try:
-            with self.path_of(number).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                stats = stats_from_arrays(dict(arrays))
-        except (OSError, ValueError, KeyError, BadZipFile, EOFError):
+        """Return one chunk; None if its file is missing, or damaged, which costs a warning."""
+        path = self.path_of(number)
+        if not path.is_file():
             return None
-        return stats if has_expected_shapes(stats, self.chunk_sizes[number]) else None
+        try:
+            stats = stats_from_arrays(load_arrays(path))
+            check_stats(stats, self.chunk_sizes[number])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            warn_user(f"{path} cannot be used ({summarise_error(error)}); reading its images again.")
+            return None
+        return stats
 
     def require(self, number: int) -> ImageStats:
         """Return a chunk that another rank wrote."""
@@ -174,8 +180,7 @@ class StatsCache:
             return
         try:
             make_folder(self.folder)
-            with atomic_file(self.path_of(number), is_concurrent=True) as partial, partial.open("wb") as file:
-                np.savez(file, **stats_to_arrays(stats))  # pyright: ignore[reportArgumentType]  (an array is taken for its flag)
+            save_arrays(self.path_of(number), stats_to_arrays(stats))
         except OSError as error:
             self.is_writable = False
             warn_user(f"Image statistics cannot be cached ({summarise_error(error)}).")
@@ -187,7 +192,7 @@ class StatsCache:
 def open_stats_cache(source: Source, chunk_sizes: Sequence[int]) -> StatsCache | None:
     """Return the cache of a source, keyed by its files with size and time; None if its images are not in files."""
     key = file_fingerprint(source)
-    return None if key is None else StatsCache(find_cache_folder() / "surveys" / f"{key}-{VERSION}", chunk_sizes)
+    return None if key is None else StatsCache(cache_folder("image-stats") / f"{key}-{VERSION}", chunk_sizes)
 
 
 def stats_to_arrays(stats: ImageStats) -> dict[str, np.ndarray]:
@@ -210,12 +215,14 @@ def stats_from_arrays(arrays: dict[str, np.ndarray]) -> ImageStats:
     return ImageStats(arrays["digests"], hashes, arrays["sizes"], dict(unreadable), dict(misnamed))
 
 
-def has_expected_shapes(stats: ImageStats, num_images: int) -> bool:
-    """Whether the arrays of a cache file have the shapes and types of so many images."""
+def check_stats(stats: ImageStats, num_images: int) -> None:
+    """Raise ValueError if the statistics of a cache file are not those of so many images."""
     expected = PerceptualHashes.empty(num_images)
-    shapes = {"digests": (num_images, DIGEST_BYTES), "sizes": (num_images, 2)}
-    return all(getattr(stats, name).shape == shape for name, shape in shapes.items()) and all(
-        getattr(stats.hashes, name).shape == getattr(expected, name).shape
-        and getattr(stats.hashes, name).dtype == getattr(expected, name).dtype
-        for name in ("words", "weak", "is_flat")
-    )
+    pairs = [(getattr(stats.hashes, name), getattr(expected, name)) for name in ("words", "weak", "is_flat")]
+    pairs.append((stats.digests, np.empty((num_images, DIGEST_BYTES), np.uint8)))
+    pairs.append((stats.sizes, np.empty((num_images, 2), np.int64)))
+    if any((found.shape, found.dtype) != (right.shape, right.dtype) for found, right in pairs):
+        raise ValueError("its arrays have other shapes or types")
+    texts = [*stats.unreadable.items(), *stats.misnamed.items()]
+    if not all(is_whole(index) and 0 <= index < num_images and isinstance(text, str) for index, text in texts):
+        raise ValueError("its reasons do not belong to its images")

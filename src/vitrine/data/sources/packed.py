@@ -2,18 +2,24 @@
 
 images.bin    pixels of all images in sequence, (H, W, C) bytes each
 index.npz     offset, height and width of each image, labels and names
-pack.json     format, splits, class names, and stamps of the original files
+pack.json     format, splits, class names, stamps of the original files, and checksums of all three files
+
+The first use of a pack reads images.bin through and compares its checksum; after that its size and time are compared. Packs of
+format 1 have no checksums.
 """
 
+import io
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vitrine.core.checksums import compute_crc, hash_bytes, verify_once
 from vitrine.core.config_checks import is_whole
 from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat
@@ -22,7 +28,7 @@ from vitrine.data.source import MAX_BLOCK_SIDE, Labels, PackedStrings, Source
 from vitrine.data.sources.shards import read_stamp
 
 IMAGES, INDEX, DESCRIPTION = OWN_FILES = "images.bin", "index.npz", "pack.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_STAMPS = 10_000
 GONE = [-1, -1]  # the stamp of a missing file
 
@@ -48,6 +54,18 @@ class PackDescription:
     """Where the original data was."""
     stamps: dict[str, list[int]]
     """Size and modification time of the original folders and of up to 10,000 of the files."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """Of `images.bin` and `index.npz`, and of all other fields here; empty in format 1."""
+
+    def with_checksums(self, images: str, index: str) -> "PackDescription":
+        """Add the checksums of both files and of this description."""
+        complete = replace(self, checksums={IMAGES: images, INDEX: index})
+        return replace(complete, checksums={**complete.checksums, DESCRIPTION: complete.compute_checksum()})
+
+    def compute_checksum(self) -> str:
+        """Hash all fields but this checksum itself."""
+        others = {name: value for name, value in self.checksums.items() if name != DESCRIPTION}
+        return hash_bytes(json.dumps({**vars(self), "checksums": others}, sort_keys=True).encode())
 
 
 class PackedSource(Source):
@@ -110,6 +128,9 @@ def open_packed(path: Path, split: str | None) -> PackedSource:
     if actual != description.num_bytes:
         raise ValueError(f"{path / IMAGES} has {actual} bytes; expected {description.num_bytes}: pack the data again.")
     index = read_index(path, description)
+    if description.checksums:
+        expected = description.checksums[IMAGES]
+        verify_once(path / IMAGES, expected, lambda: check_images(path / IMAGES, expected))
     warn_if_changed(path, description)
     start, stop = (0, description.num_images) if split is None else description.splits[split]
     return PackedSource(path, description, index, start, stop)
@@ -129,8 +150,10 @@ def read_description(path: Path) -> PackDescription:
 
 def check_description(description: PackDescription) -> None:
     """Raise ValueError if a field has a wrong type or range: the file may have been edited, or come from a stranger."""
-    if description.format != FORMAT_VERSION:
-        raise ValueError(f"format {description.format!r}; expected {FORMAT_VERSION}")
+    if description.format not in (1, FORMAT_VERSION):
+        raise ValueError(f"format {description.format!r}; expected {FORMAT_VERSION}, or 1 of former versions")
+    if set(description.checksums) != (set() if description.format == 1 else set(OWN_FILES)):
+        raise ValueError("checksums must be those of its files, or empty in format 1")
     numbers = (description.num_images, description.num_bytes, description.size, description.num_channels)
     if not all(is_whole(number) and number >= 0 for number in numbers) or description.num_channels not in (1, 3):
         raise ValueError("num_images, num_bytes, size and num_channels must be whole numbers, the last 1 or 3")
@@ -142,21 +165,35 @@ def check_description(description: PackDescription) -> None:
     for start, stop in description.splits.values():
         if not (is_whole(start) and is_whole(stop) and 0 <= start <= stop <= description.num_images):
             raise ValueError("splits must lie within the images")
+    ordered = sorted(description.splits.values())
+    if any(start < stop for (_, stop), (start, _) in pairwise(ordered)):
+        raise ValueError("splits must not overlap: an image would be trained and tested on")
     for size, time in description.stamps.values():
         if not (is_whole(size) and is_whole(time)):
             raise ValueError("stamps must be pairs of whole numbers")
+    if description.checksums and description.checksums.get(DESCRIPTION) != description.compute_checksum():
+        raise ValueError("it was changed: it does not match its checksum")
 
 
 def read_index(path: Path, description: PackDescription) -> dict[str, np.ndarray]:
     """Read and check index.npz."""
     try:
-        with open(path / INDEX, "rb") as file, np.load(file, allow_pickle=False) as content:
+        stored = (path / INDEX).read_bytes()
+        if description.checksums and hash_bytes(stored) != description.checksums[INDEX]:
+            raise ValueError("it does not match its checksum")
+        with np.load(io.BytesIO(stored), allow_pickle=False) as content:
             index = {name: content[name] for name in ARRAYS if name in content.files}
         check_index(index, description)
     except Exception as error:  # zipfile and NumPy raise all kinds of errors on damaged files
         problem = f"{path / INDEX} does not fit the packed images ({summarise_error(error)})"
         raise ValueError(f"{problem}: pack the data again.") from None
     return index
+
+
+def check_images(path: Path, expected: str) -> None:
+    """Raise ValueError if images.bin has another checksum than it was written with."""
+    if compute_crc(path) != expected:
+        raise ValueError(f"{path} was damaged or changed: it does not match its checksum; pack the data again.")
 
 
 def check_index(index: dict[str, np.ndarray], description: PackDescription) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrine.core.checksums import load_arrays, save_arrays
 from vitrine.core.console import join_names, progress_bar, summarise_error, warn_user
-from vitrine.core.files import atomic_file
 from vitrine.data.dataset_format import DatasetFormat, order_splits
 from vitrine.data.source import Labels, PackedStrings, Source
 from vitrine.data.sources.annotations import (
@@ -210,15 +210,12 @@ def load_index(path: Path) -> dict[str, Shard]:
     if not path.exists():
         return {}
     try:
-        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
-            # Arrays are stored uncompressed, so larger ones would be a decompression bomb.
-            if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
-                raise ValueError("arrays are larger than the file")
-            names = dict.fromkeys(key.rpartition("/")[0] for key in file.files)
-            shards = {name: Shard(**{field: file[f"{name}/{field}"] for field in Shard.__annotations__}) for name in names}
+        arrays = load_arrays(path)
+        names = dict.fromkeys(key.rpartition("/")[0] for key in arrays)
+        shards = {name: Shard(**{field: arrays[f"{name}/{field}"] for field in Shard.__annotations__}) for name in names}
         if not all(shard.is_valid() for shard in shards.values()):
             raise ValueError("inconsistent values")
-    except Exception as error:  # numpy and zipfile may raise anything, and everything can be built again
+    except (OSError, ValueError, KeyError) as error:  # everything can be built again
         warn_user(f"{path} is damaged or of another version ({summarise_error(error)}): building it again.")
         return {}
     return shards
@@ -228,8 +225,7 @@ def save_index(path: Path, shards: dict[str, Shard]) -> None:
     """Write an index file; only warn if that fails, e.g. in a read-only folder."""
     arrays = {f"{name}/{field}": array for name, shard in shards.items() for field, array in vars(shard).items()}
     try:
-        with atomic_file(path, is_concurrent=True) as partial, open(partial, "wb") as file:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]  (any name but allow_pickle, which none has)
+        save_arrays(path, arrays)
     except (OSError, ValueError) as error:  # ValueError: a name is not valid UTF-8
         warn_user(f"{path} cannot be written ({summarise_error(error)}): the shards will be indexed again next time.")
 

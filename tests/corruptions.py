@@ -222,6 +222,8 @@ def rename_member(random: Random, content: bytes) -> bytes:
 
 
 ZIP = (*ANY_FILE, tamper_directory, tamper_member, rename_member)
+# Without archives that were written again with matching checksums, which only a checksum elsewhere can tell from the original.
+DAMAGED_ZIP = (*ANY_FILE, tamper_directory)
 
 
 # JSON.
