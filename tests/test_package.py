@@ -111,6 +111,8 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
         "check_data": lambda: vitrine.check_data("digits"),
         "find_duplicates": lambda: vitrine.find_duplicates("digits", "digits"),
         "pack_data": lambda: vitrine.pack_data("digits", Path("packed"), 8),
+        "list_caches": lambda: vitrine.list_caches(),
+        "clear_caches": lambda: vitrine.clear_caches(["verified"]),
         "open_data": lambda: vitrine.open_data("digits", "test"),
         "list_models": lambda: vitrine.list_models(["ViT-B/16"]),
         "compute_cost": lambda: vitrine.compute_cost("ViT-B/16"),

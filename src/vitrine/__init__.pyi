@@ -1,5 +1,8 @@
 """The public names of Vitrine: this stub is the one table of them, for type checkers and for `vitrine.__getattr__`."""
 
+from vitrine.core.caches import CacheInfo as CacheInfo
+from vitrine.core.caches import clear_caches as clear_caches
+from vitrine.core.caches import list_caches as list_caches
 from vitrine.data.augment.transforms import EvalTransform as EvalTransform
 from vitrine.data.augment.transforms import TrainTransform as TrainTransform
 from vitrine.data.batch import Batch as Batch

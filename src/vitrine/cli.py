@@ -15,6 +15,7 @@ from vitrine.core.console import VitrineWarning, print_error, print_warning
 
 # Command -> its function, and its line in `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "cache": ("vitrine.commands.cache:cache", "show where caches are and how large; clear them"),
     "convert": ("vitrine.commands.convert:convert", "convert a checkpoint to another format and verify it"),
     "data check": ("vitrine.commands.data_check:data_check", "find bad files, duplicates, leaks and doubtful labels"),
     "data duplicates": ("vitrine.commands.data_duplicates:data_duplicates", "find the images of one dataset in another"),
