@@ -150,7 +150,7 @@ def test_members_are_compared_with_their_checksums(tmp_path: Path) -> None:
     with open_zip(path) as archive:
         check_members(archive)
     path.write_bytes(path.read_bytes().replace(b"other content", b"otter content"))
-    with open_zip(path) as archive, pytest.raises(ValueError, match="second"):
+    with open_zip(path) as archive, pytest.raises(zipfile.BadZipFile, match="second"):
         check_members(archive)
 
 
@@ -172,3 +172,25 @@ def test_an_archive_of_too_many_members_is_refused(tmp_path: Path, monkeypatch: 
             archive.writestr(str(number), b"")
     with pytest.raises(ValueError, match="3 members"):
         open_zip(tmp_path / "a.zip")
+
+
+def test_an_archive_whose_directory_lost_members_is_refused(tmp_path: Path) -> None:
+    """A wrong length of one entry makes zipfile skip those behind it."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for number in range(3):
+            archive.writestr(str(number), b"")
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"PK\1\2") + 32] = 47  # the length of the first entry's comment: that of the second entry
+    (tmp_path / "a.zip").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert len(archive.namelist()) == 2
+    with pytest.raises(ValueError, match="2 of 3"):
+        open_zip(tmp_path / "a.zip")
+
+
+def test_an_archive_with_a_comment_is_opened(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a", b"")
+        archive.comment = b"x" * 60_000
+    with open_zip(tmp_path / "a.zip") as archive:
+        assert archive.namelist() == ["a"]

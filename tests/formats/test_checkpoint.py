@@ -3,16 +3,21 @@
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.filling import build_filled
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint
+from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum, is_metadata, parse_metadata
-from vitrine.models.config import ModelConfig
+from vitrine.formats.load import load_checkpoint
+from vitrine.formats.save import save_checkpoint
+from vitrine.models.config import ModelConfig, ViTConfig
 
 CONFIGS = [cases.VIT, cases.OBLONG, cases.HYBRID, cases.ROOT_HYBRID, cases.BIT]
 
@@ -131,3 +136,20 @@ def test_checksum_depends_on_every_bit() -> None:
             flipped.view(torch.int32)[index] ^= 1 << bit if bit < 31 else -(1 << 31)
             seen.add(compute_checksum({"w": flipped}))
     assert len(seen) == 1 + 3 * 32
+
+
+@pytest.mark.parametrize("name", ["own/config.json", "weights.pth.vitrine.json"])
+def test_an_edited_json_file_is_used_with_a_warning(name: str, tmp_path: Path) -> None:
+    config = ViTConfig(width=16, depth=1, num_heads=1, mlp_dim=8, patch_size=2, image_size=(4, 4), num_classes=2, gelu="erf")
+    checkpoint = Checkpoint(build_filled(config), build_inception_preprocessing((4, 4)), ("cat", "dog"))
+    save_checkpoint(checkpoint, tmp_path / "own")
+    save_checkpoint(checkpoint, tmp_path / "weights.pth", "timm")
+    source = tmp_path / name.split("/")[0].removesuffix(".vitrine.json")
+    assert load_checkpoint(source).class_names == ("cat", "dog")
+    (tmp_path / name).write_text((tmp_path / name).read_text().replace('"dog"', '"doe"'))
+    with pytest.warns(VitrineWarning, match="edited"):
+        assert load_checkpoint(source).class_names == ("cat", "doe")
+    content = json.loads((tmp_path / name).read_text())
+    del content["metadata_checksum"]
+    (tmp_path / name).write_text(json.dumps(content))
+    assert load_checkpoint(source).class_names == ("cat", "doe")

@@ -143,7 +143,7 @@ def test_files_of_our_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == checkpoint.model.state_dict().keys()
     content = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert list(content) == ["format", "model", "preprocessing", "class_names", "provenance", "checksum"]
+    assert list(content) == ["format", "model", "preprocessing", "class_names", "provenance", "checksum", "metadata_checksum"]
 
 
 def test_weights_without_their_config(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -17,6 +18,9 @@ from vitrine.formats.load import load_checkpoint
 
 Check = Callable[[str], str | None]
 """Maps the label of an attempt to what is wrong with its outcome."""
+
+Strictness = Literal["exact", "warned", "parameters"]
+"""What of a loaded checkpoint must equal the original: everything, everything unless there was a warning, its parameters."""
 
 PATIENCE_S = 600  # no limit on speed: an attempt takes milliseconds
 MEMORY_BYTES = 3 * 2**30  # for each process, so that none can take all of the machine's
@@ -80,15 +84,18 @@ def measure_height() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def judge(path: Path, original: Checkpoint | None, *, is_exact: bool = True) -> str | None:
+def judge(path: Path, original: Checkpoint | None, strictness: Strictness = "exact") -> str | None:
     """Return what is wrong with loading `path`; without an original there must be an error."""
     try:
-        loaded = load_checkpoint(path)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = load_checkpoint(path)
     except (ValueError, OSError) as error:
         return judge_text(str(error), path)
     except BaseException as error:  # a panic in Rust is not an Exception
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} from {place.filename}:{place.lineno}: {str(error)[:300]!r}"
+    is_exact = strictness == "exact" or (strictness == "warned" and not any("edited" in str(each.message) for each in caught))
     return judge_loaded(loaded, original, is_exact) if original else "it loaded"
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.core.checksums import hash_bytes
+from vitrine.core.console import warn_user
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.config import ModelConfig
 from vitrine.models.model import Model
@@ -20,6 +22,7 @@ from vitrine.models.registry import config_from_json, config_to_json
 FORMAT_VERSION = 1  # Raise it when a reader of the old layout would misread the new one.
 METADATA_KEY, METADATA_CHECKSUM_KEY = "vitrine", "vitrine_checksum"  # in the metadata of safetensors
 SIDE_FILE_ENDING = ".vitrine.json"
+OWN_CHECKSUM_KEY = "metadata_checksum"  # in config.json and in side files
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,28 @@ class CheckpointMetadata:
         }
 
 
+def add_own_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file of ours with its checksum."""
+    return {**content, OWN_CHECKSUM_KEY: hash_json(content)}
+
+
+def hash_json(content: Mapping[str, Any]) -> str:
+    return hash_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def warn_if_edited(content: Mapping[str, Any], name: str) -> None:
+    """Warn if a JSON file of ours was changed after it was written. People may edit it, so that is not an error."""
+    if OWN_CHECKSUM_KEY not in content:
+        return  # from before there were checksums, or removed by whoever edited it
+    try:
+        is_intact = hash_json({key: content[key] for key in content if key != OWN_CHECKSUM_KEY}) == content[OWN_CHECKSUM_KEY]
+    except RecursionError:  # nested too deeply for anything of ours
+        is_intact = False
+    if not is_intact:
+        edited = f"{name} was edited or damaged after it was written: using it as it is"
+        warn_user(f"{edited}. If you edited it, remove {OWN_CHECKSUM_KEY!r} from it to end this warning.")
+
+
 def is_metadata(content: Mapping[str, Any]) -> bool:
     """Return whether a config.json is ours and not a foreign one."""
     return isinstance(content.get("format"), int) and isinstance(content.get("model"), dict)
@@ -70,6 +95,7 @@ def is_metadata(content: Mapping[str, Any]) -> bool:
 
 def parse_metadata(content: Mapping[str, Any], name: str) -> CheckpointMetadata:
     """Build CheckpointMetadata from its JSON; `name` is the file for error messages."""
+    warn_if_edited(content, name)
     if content.get("format") != FORMAT_VERSION:
         found = f"{name} has format version {content.get('format')!r}"
         raise ValueError(f"{found}; this version of Vitrine reads {FORMAT_VERSION}: install a newer one.")

@@ -15,7 +15,14 @@ from vitrine.core.console import summarise_error, warn_user
 from vitrine.core.files import atomic_file, atomic_folder, write_json
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.formats.base import CheckpointFormat
-from vitrine.formats.checkpoint import SIDE_FILE_ENDING, Checkpoint, CheckpointMetadata, compute_checksum, embed_metadata
+from vitrine.formats.checkpoint import (
+    SIDE_FILE_ENDING,
+    Checkpoint,
+    CheckpointMetadata,
+    add_own_checksum,
+    compute_checksum,
+    embed_metadata,
+)
 from vitrine.formats.config import FORMAT_NAMES, FormatName
 from vitrine.formats.huggingface_config import config_to_huggingface, preprocessing_to_huggingface
 from vitrine.formats.registry import FORMATS
@@ -103,7 +110,7 @@ def write_folder(
             write_extra_files(folder)
         if fmt.name == "vitrine":
             save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
-            write_json(folder / "config.json", metadata.to_json())
+            write_json(folder / "config.json", add_own_checksum(metadata.to_json()))
             return
         save_safetensors(tensors, folder / "model.safetensors", metadata)
         write_json(folder / "config.json", config_to_huggingface(metadata.config, metadata.class_names))
@@ -124,7 +131,7 @@ def write_file(path: Path, tensors: ForeignTensors, metadata: CheckpointMetadata
                 else:
                     torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
             # A reader that comes between the two renames finds a checksum that does not match, not a wrong model.
-            write_json(side, metadata.to_json())
+            write_json(side, add_own_checksum(metadata.to_json()))
     if path.suffix == ".safetensors":
         side.unlink(missing_ok=True)  # of an older file; the reader would prefer it
 

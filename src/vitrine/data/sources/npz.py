@@ -1,7 +1,7 @@
 """Images in NumPy files: .npz with images, labels and maybe splits, as from Keras and MedMNIST, or .npy with images.
 
 Nothing is unpickled, and headers are not trusted: the length of an array is checked before it is mapped or decompressed.
-The checksums (CRC) of a .npz file are compared too, of memory-mapped arrays on first use.
+The checksums (CRC) of a .npz file are compared on first use.
 Shapes: N images of H x W pixels with C channels; K classes.
 """
 
@@ -139,7 +139,7 @@ def read_images(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndar
     is_plain = len(shape) == 3 and shape[2] not in (1, 3)
     if not (is_last or is_first or is_plain) or 0 in shape:
         raise ValueError(f"{stored} has the shape {shape}; expected images (N, H, W), with 1 or 3 channels last or second.")
-    images = map_array(stored, archive) if archive is None or stored.start is not None else read_array(stored, archive)
+    images = map_array(stored) if archive is None or stored.start is not None else read_array(stored, archive)
     if is_plain:
         return images[..., None]  # (N, H, W, 1)
     return images if is_last else np.moveaxis(images, 1, 3)  # (N, H, W, C)
@@ -206,9 +206,15 @@ def list_arrays(path: Path, archive: zipfile.ZipFile) -> set[str]:
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """Open a .npz file."""
+    """Open a .npz file; on first use its checksums are compared, which nothing does for a memory-mapped array."""
     with parsing_errors(path, "a .npz file"):
-        return open_zip(path)
+        archive = open_zip(path)
+        try:
+            verify_once(path, "zip", lambda: check_members(archive))
+        except BaseException:
+            archive.close()
+            raise
+        return archive
 
 
 def locate_npy(path: Path) -> StoredArray:
@@ -262,12 +268,10 @@ def check_length(stored: StoredArray, num_bytes: int) -> None:
         raise ValueError(f"{stored} is {stored.dtype} of shape {stored.shape} by its header but {num_bytes} bytes: save again.")
 
 
-def map_array(stored: StoredArray, archive: zipfile.ZipFile | None) -> np.ndarray:
-    """Memory-map an uncompressed array, of a .npz file after its checksums have been compared once."""
+def map_array(stored: StoredArray) -> np.ndarray:
+    """Memory-map an uncompressed array."""
     order = "F" if stored.is_fortran else "C"
     with parsing_errors(stored.path, "an array"):
-        if archive is not None:
-            verify_once(stored.path, "zip", lambda: check_members(archive))
         return np.memmap(stored.path, stored.dtype, "r", stored.start or 0, stored.shape, order)
 
 
