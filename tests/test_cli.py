@@ -1,10 +1,19 @@
 """The command line: help, one line and status 2 for a mistake, one line for a warning."""
 
+import errno
+import io
+import os
+import signal
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.test_package import BLOCK_TORCH
 from vitrine import cli
@@ -195,3 +204,186 @@ for words in {commands!r}:
         "usage: vitrine finetune MODEL DATA",
         "usage: vitrine vtab a-model tasks",
     ]
+
+
+EVIL = "a\x1b]0;title\x07b\u202egpj\x9b2J\u2066"  # sets a terminal's title, clears its screen, and turns text around
+TRAIN = ("--model.image-size", "16", "--model.num-channels", "3", "--data.no-in-memory", "--data.bad-images", "skip")
+TRAIN += (
+    "--total-steps",
+    "2",
+    "--optim.warmup-steps",
+    "0",
+    "--loader.num-workers",
+    "0",
+    "--loader.batch-size",
+    "4",
+    "--evaluation.num-times",
+    "1",
+)
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose name, splits, classes, images, broken images and other files are named to harm a terminal."""
+    folder = tmp_path_factory.mktemp("evil") / EVIL
+    for number, (split, label) in enumerate(product(("train", "test"), (EVIL, f"c{EVIL}"))):
+        (folder / split / label).mkdir(parents=True)
+        for name in ("0", "1", EVIL):
+            shade = (60 * number, 10 * len(name), 100)
+            Image.new("RGB", (16 + len(name), 16), shade).save(folder / split / label / f"{name}.png")
+    (folder / "train" / EVIL / f"bad{EVIL}.png").write_bytes(b"not an image")
+    (folder / "train" / EVIL / f"other{EVIL}.{EVIL}").write_bytes(b"")
+    return folder
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("screen", [io.StringIO, Terminal])
+def test_no_name_acts_on_the_terminal_or_on_a_page(
+    evil: Path, screen: type[io.StringIO], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real commands whose data, models, options and errors are named by a hostile user."""
+    run_folder, data = tmp_path / f"run{EVIL}", str(evil)
+    model, recipe = str(run_folder / "model"), str(run_folder / "recipe.json")
+    one = str(evil / "train" / EVIL / f"{EVIL}.png")
+    pages = {name: str(tmp_path / f"{name}{EVIL}") for name in ("check.html", "errors", "inside", "list", "rows.npz", "x.npz")}
+    skip, commands = ("--bad-images", "skip", "--num-workers", "0"), cli.COMMANDS
+    sessions: list[tuple[str, ...]] = [
+        ("data", "check", data, "--page", pages["check.html"], "--leave-out", pages["list"]),
+        ("train", "digits", "--data.source", data, *TRAIN, "--out", str(run_folder)),
+        ("train", recipe, "--help"),
+        ("evaluate", model, data, "--out", pages["errors"], "--against", model, *skip),
+        ("predict", model, str(evil / "train"), "--num-workers", "0"),
+        ("predict", model, one),
+        ("features", model, data, "--out", f"{pages['rows.npz']}.npz", *skip),
+        ("few-shot", model, data, "--shots", "1", *skip),
+        ("probe", model, data, "--kinds", "means", *skip),
+        ("inspect", model, one, "--out", pages["inside"]),
+        ("data", "duplicates", data, data),
+        ("data", "check", data, "--model", model),
+        ("data", "pack", data, str(tmp_path / f"pack{EVIL}"), "--size", "8", "--bad-images", "skip"),
+        ("convert", model, f"{pages['x.npz']}.npz", "--format", "google-2020"),
+        ("finetune", model, EVIL),
+        ("finetune", EVIL, data, "--help"),
+        ("vtab", EVIL, data),
+        ("models", EVIL),
+        (EVIL,),
+        ("evaluate", EVIL, data),
+        ("evaluate", model, EVIL),
+        ("evaluate", model, data, "--split", EVIL),
+        ("evaluate", model, data, f"--{EVIL}", EVIL),
+        ("evaluate", model, data, "--num-workers", EVIL),
+        ("evaluate", model, data, "--gelu", EVIL),
+        ("predict", model, EVIL),
+    ]
+    for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "400")
+    called, printed = set[str](), ""
+    for words in sessions:
+        out, err = screen(), screen()
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            patch.setattr(sys, "argv", ["vitrine", *words])
+            with suppress(SystemExit):
+                cli.main(list(words))
+        shown = out.getvalue() + err.getvalue()
+        assert "Traceback" not in shown, words
+        assert shown, words
+        printed += shown
+        called.add(cli.split_command(list(words))[0])
+    assert Path(model).is_dir()
+    assert called - {EVIL} == set(commands) - {"demo"}
+    written = [path for path in tmp_path.rglob("*") if path.suffix == ".html" or path.name.startswith("check.html")]
+    assert len(written) == 2
+    for text in (printed, *(path.read_text(encoding="utf-8") for path in written)):
+        assert r"\x1b]0;title\x07b\u202egpj\x9b2J\u2066" in text
+        assert [mark for mark in ("\x1b]", "\x07", "\u202e", "\x9b", "\u2066") if mark in text] == []
+
+
+def run_program(*words: str, **streams: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "vitrine", *words], text=True, **streams)
+
+
+@pytest.mark.parametrize("words", [["evaluate", "--help"], ["--version"], ["models"], ["train", "--list"]])
+def test_a_closed_pipe_ends_a_command_quietly(words: list[str]) -> None:
+    """As by SIGPIPE; a short output is only written when the program ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = run_program(*words, stdout=pipe, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_closed_pipe_of_errors_ends_a_command_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = run_program("unknown", stdout=subprocess.PIPE, stderr=pipe)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize(("words", "code"), [(["models", "ViT-B/16"], 0), (["unknown"], 2)])
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_may_be_closed(words: list[str], code: int, closed: tuple[int, ...]) -> None:
+    """As a shell's `2>&-` does; files that are opened later must not take the place of a stream."""
+    command = f"import os, sys; [os.close(number) for number in {closed}]; os.execv(sys.executable, sys.argv[1:])"
+    program = [sys.executable, "-c", command, sys.executable, "-m", "vitrine", *words]
+    assert subprocess.run(program, capture_output=True).returncode == code
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_to_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run_program("models", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "space" in done.stderr
+    assert "Errno" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.EPIPE, errno.EMFILE])
+def test_an_error_of_the_system_is_a_sentence(
+    number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a broken pipe that is not the one that this program writes to, e.g. to a worker process."""
+
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(cli, "load_command", lambda name: fail)
+    code, out, err = run(capsys, "models")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"vitrine: some/file: {os.strerror(number)}; ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..")])
+def test_a_lack_of_memory_is_a_sentence(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "load_command", lambda name: fail)
+    code, _, err = run(capsys, "models")
+    assert code == 2
+    assert "memory" in err
+    assert err.count("\n") == 1
+
+
+def test_a_mistake_of_ours_shows_its_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError(f"about {EVIL}")
+
+    monkeypatch.setattr(cli, "load_command", lambda name: fail)
+    code, _, err = run(capsys, "models")
+    assert code == 1
+    assert err.startswith("Traceback")
+    assert r"about a\x1b]0;" in err
+    assert "\x1b" not in err

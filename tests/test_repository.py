@@ -98,6 +98,16 @@ def test_the_cycle_check_sees_imports_inside_functions() -> None:
     assert "vitrine.formats.load" in find_imported_modules("vitrine.commands.options")  # imported inside a function
 
 
+def test_only_the_console_prints() -> None:
+    """What is printed passes one filter, in `core.console`; rich is used there and by the progress of a run."""
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert name == "vitrine.core.console" or not calls & {"print", "pprint", "sys.stdout.write", "sys.stderr.write"}, name
+        uses_rich = any(each.startswith("rich.") for each in read_imports(tree))
+        assert not uses_rich or name in ("vitrine.core.console", "vitrine.training.progress"), name
+
+
 def test_every_allowed_part_exists() -> None:
     assert {part for part in ALLOWED if not list(PACKAGE.glob(f"{part}*"))} == set()
 

@@ -1,17 +1,29 @@
 """The `vitrine` command: a table of subcommands, each imported only when it is called."""
 
 import difflib
+import errno
 import os
+import select
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import vitrine
 from vitrine.core.arguments import parse_arguments
-from vitrine.core.console import VitrineWarning, print_error, print_warning
+from vitrine.core.console import (
+    VitrineWarning,
+    describe_os_error,
+    escape_controls,
+    print_error,
+    print_lines,
+    print_notice,
+    print_warning,
+)
 
 # Command -> its function, and its line in `vitrine --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -40,29 +52,105 @@ USAGE = "usage: vitrine COMMAND [OPTIONS]        `vitrine COMMAND --help` lists 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; a mistake of the user is one line on standard error and exit status 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run one command; a mistake of the user is one line on standard error and exit status 2.
+
+    If the reader of the output has gone, as in `vitrine models | head -1`, the command ends quietly, as by SIGPIPE.
+    """
+    open_missing_streams()
+    try:
+        with readable_errors(), flushed_output(), one_line_warnings():
+            run_command(sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        discard(sys.stdout)
+        discard(sys.stderr)
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def run_command(arguments: list[str]) -> None:
+    """Run the command that the words name, or show the help."""
     if not arguments or arguments[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
-        print("\n".join(["Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines]))
+        print_lines("Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines)
         sys.exit(0 if arguments else 2)
     if arguments[0] == "--version":
-        print(f"vitrine {vitrine.__version__}")
+        print_lines(f"vitrine {vitrine.__version__}")
         sys.exit(0)
+    name, rest = split_command(arguments)
+    command = load_command(name)
+    if name in PARSE_THEIR_OWN:
+        command(rest)
+    else:
+        parse_arguments(name, command, rest)()
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Print errors of the user, the system and memory as one sentence, and others with their traceback; exit."""
     try:
-        with one_line_warnings():
-            name, rest = split_command(arguments)
-            command = load_command(name)
-            if name in PARSE_THEIR_OWN:
-                command(rest)
-            else:
-                parse_arguments(name, command, rest)()
-    except (ValueError, OSError) as error:
-        print_error(error)
-        sys.exit(2)
+        yield
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        if error.errno == errno.EPIPE and any(map(is_closed_pipe, (sys.stdout, sys.stderr))):
+            raise
+        print_error(describe_os_error(error))
+        sys.exit(2)
+    except ValueError as error:
+        print_error(error)
+        sys.exit(2)
+    except Exception as error:
+        if is_out_of_memory(error):
+            print_error("There is not enough memory for this: use a smaller model, batch or image size, or fewer workers.")
+            sys.exit(2)
+        for line in traceback.format_exc().splitlines():
+            print_notice(line)
+        sys.exit(1)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether Python, NumPy or torch could not allocate memory, without importing torch."""
+    return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "DefaultCPUAllocator" in str(error)
+
+
+@contextmanager
+def flushed_output() -> Iterator[None]:
+    """Write all output before the program ends, because an error while Python exits could no longer be explained."""
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            discard(sys.stdout)
+            raise
+
+
+def open_missing_streams() -> None:
+    """Replace standard streams that the caller closed by /dev/null: the next opened file would take the place of one."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(descriptor)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def is_closed_pipe(stream: TextIO) -> bool:
+    """Return whether nobody reads what is written to this stream."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors and hang-ups are always reported
+    except (OSError, ValueError):  # replaced by an object without a file
+        return False
+    return bool(poll.poll(0))
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still to be written to a stream to /dev/null."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
 
 
 @contextmanager
@@ -73,7 +161,7 @@ def one_line_warnings() -> Iterator[None]:
     def show_warning(message: Warning | str, category: type[Warning], *location: Any, **options: Any) -> None:
         """Print a warning as one line, once per text."""
         if not issubclass(category, VitrineWarning):
-            show(message, category, *location, **options)
+            show(escape_controls(str(message)), category, *location, **options)
         elif os.environ.get("RANK", "0") == "0" and str(message) not in seen:  # of several processes, one prints
             seen.add(str(message))
             print_warning(str(message))

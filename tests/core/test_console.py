@@ -1,20 +1,26 @@
 """Tables keep their numbers whole, progress bars are for terminals, warnings are one line."""
 
+import errno
 import io
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 
 import pytest
 
 from vitrine.core.console import (
     VitrineWarning,
+    describe_os_error,
+    escape_controls,
     format_bytes,
     format_number,
     join_names,
     parse_image_size,
     print_error,
+    print_lines,
+    print_notice,
     print_table,
     print_warning,
     progress_bar,
@@ -175,7 +181,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_a_name_with_a_line_break_stays_on_one_line() -> None:
-    assert join_names(["a", "two\nlines"]) == "a, 'two\\nlines'"
+    assert join_names(["a", "two\nlines"]) == "a, two\\nlines"
 
 
 def test_an_error_is_its_first_sentence() -> None:
@@ -190,3 +196,82 @@ def test_a_warning_has_its_own_category_and_the_place_of_its_caller() -> None:
     assert [warning.category for warning in caught] == [VitrineWarning]
     assert caught[0].filename == __file__
     assert issubclass(VitrineWarning, UserWarning)
+
+
+HOSTILE = (
+    "a\x1b[31mred\u202egnp.jpg\x9b2J\u2066\u200e\u200f\u061c\nvitrine: all is well\r\t\x00\x7f\u2028\ufeff\u200b\U000e0041"
+)
+
+
+def test_controls_become_visible_escapes() -> None:
+    shown = escape_controls(HOSTILE)
+    assert shown.isprintable()
+    assert shown == (
+        r"a\x1b[31mred\u202egnp.jpg\x9b2J\u2066\u200e\u200f\u061c\nvitrine: all is well\r\t\x00\x7f\u2028\ufeff\u200b\U000e0041"
+    )
+    assert escape_controls(shown) == shown
+
+
+def test_every_character_that_unicode_calls_a_control_or_reorders_text_is_escaped() -> None:
+    """Unicode's own tables decide: category Cc, and the bidirectional classes of marks, embeddings and isolates."""
+    marks = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B")
+    hostile = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.bidirectional(chr(code)) in marks]
+    hostile += [chr(code) for code in range(256) if unicodedata.category(chr(code)) == "Cc"]
+    assert [letter for letter in hostile if escape_controls(letter) == letter] == []
+
+
+def test_letters_marks_numbers_punctuation_and_symbols_of_all_scripts_stay() -> None:
+    letters = (chr(code) for code in range(32, sys.maxunicode + 1) if unicodedata.category(chr(code))[0] in "LMNPS")
+    assert all(escape_controls(letter) == letter for letter in letters)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "naïve café",
+        "日本語",
+        "👩\u200d💻 ❤️\u200d🔥 🇩🇪 👍🏽",
+        "עברית",
+        "العربية",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "क्\u200dष",
+        "cat (1)",
+        r"C:\x1b",
+    ],
+)
+def test_ordinary_text_stays_as_it_is(name: str) -> None:
+    assert escape_controls(name) == name
+
+
+@pytest.mark.parametrize("name", ["c\u200dat", "\u200dcat", "cat\u200c", "日\u200d", "👩\u200d\u200d💻", "1\u200c2"])
+def test_joiners_that_join_nothing_are_shown(name: str) -> None:
+    assert "\\u200" in escape_controls(name)
+
+
+def test_nothing_that_is_printed_keeps_its_controls(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_lines(HOSTILE, "second line")
+    print_table((HOSTILE, "1."), [(HOSTILE, HOSTILE)])
+    print_notice(HOSTILE)
+    print_error(HOSTILE)
+    print_warning(HOSTILE)
+    output = capsys.readouterr()
+    assert [line.isprintable() for line in output.out.splitlines()] == [True] * 4
+    assert [line.isprintable() for line in output.err.splitlines()] == [True] * 3
+    screen = show_on(Terminal(), monkeypatch, COLUMNS="300")
+    assert list(progress_bar(range(2), 2, HOSTILE)) == [0, 1]
+    assert escape_controls(HOSTILE) in screen.getvalue()
+    assert not any(mark in screen.getvalue() for mark in ("\x1b[31mred", "\u202e", "\x9b", "\u2066"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.ESTALE])
+def test_an_error_of_the_system_is_a_sentence_without_its_number(number: int) -> None:
+    error = OSError(number, os.strerror(number), "some/file")
+    assert re.fullmatch(rf"some/file: {os.strerror(number)}; .*\.", describe_os_error(error))
+    assert "Errno" not in describe_os_error(OSError(number, os.strerror(number)))
+    assert summarise_error(error) == os.strerror(number)
+
+
+def test_an_error_that_is_a_sentence_already_stays() -> None:
+    assert describe_os_error(OSError("The disk is full.")) == "The disk is full."

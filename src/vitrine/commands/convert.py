@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import print_table
+from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.formats.config import FormatName
 from vitrine.models.config import ResizeMethod
@@ -75,7 +75,7 @@ def convert(
         device=device,
     )
     height, width = result.config.image_size
-    print(
+    print_lines(
         f"{out}: {result.num_parameters:,} parameters, {height} x {width} pixels, {result.config.num_classes} classes, {format}"
     )
     if verify:

@@ -8,7 +8,7 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import print_table
+from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.data.subsets import write_exclude_list
 from vitrine.evaluation.config import InferenceConfig
@@ -74,17 +74,17 @@ def print_check(check: "DataCheck") -> None:
     print_table(("split", "images", "classes", "smallest class", "largest class", "short side: min, median, max"), rows)
     kinds = dict.fromkeys(issue.kind for issue in check.issues)
     if not kinds:
-        print("No problems found.")
+        print_lines("No problems found.")
         return
     by_kind = {kind: [issue for issue in check.issues if issue.kind == kind] for kind in kinds}
-    print()
+    print_lines("")
     rows = [(kind, f"{len(issues):,}", "error" if issues[0].is_error else "worth a look") for kind, issues in by_kind.items()]
     print_table(("issue", "number", ""), rows)
     for kind, issues in by_kind.items():
         more = f", the first {MAX_NAMED} of {len(issues):,}" if len(issues) > MAX_NAMED else ""
-        print(f"\n{kind}{more}:")
+        print_lines("", f"{kind}{more}:")
         for issue in issues[:MAX_NAMED]:
-            print_line(format_images(check, issue), issue.detail)
+            print_lines("  " + ": ".join(part for part in (format_images(check, issue), issue.detail) if part))
 
 
 def format_images(check: "DataCheck", issue: "Issue") -> str:
@@ -94,13 +94,6 @@ def format_images(check: "DataCheck", issue: "Issue") -> str:
     names = [check.name(image) for image in issue.images]
     more = f" = .. and {len(names) - MAX_COPIES:,} more" if len(names) > MAX_COPIES else ""
     return " = ".join(names[:MAX_COPIES]) + more
-
-
-def print_line(names: str, detail: str) -> None:
-    """Print an indented line, with unprintable characters of file names escaped."""
-    line = ": ".join(part for part in (names, detail) if part)
-    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-    print(f"  {shown}")
 
 
 def format_split(check: "DataCheck", split: str | None) -> tuple[str, ...]:
@@ -124,11 +117,11 @@ def write_results(check: "DataCheck", data: str, page: Path | None, leave_out: P
         write_json(json, check_to_json(check, data))
     if page is not None:
         write_check_report(check, page, data)
-        print(f"\nReport: {page}")
+        print_lines("", f"Report: {page}")
     if leave_out is not None:
         names = list_images_to_exclude(check)
         write_exclude_list(leave_out, names, f"Images to leave out of training on {data}.")
-        print(f"\n{len(names):,} training images to leave out: --data.exclude {leave_out}")
+        print_lines("", f"{len(names):,} training images to leave out: --data.exclude {leave_out}")
 
 
 def check_to_json(check: "DataCheck", data: str) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.data_check import print_line
-from vitrine.core.console import print_table
+from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.data.subsets import write_exclude_list
 
@@ -49,11 +48,11 @@ def data_duplicates(
     print_duplicates(duplicates)
     for num_unreadable, name in zip(duplicates.num_unreadable, (pretrain, test), strict=True):
         if num_unreadable:
-            print(f"{num_unreadable:,} images of {name} are unreadable and were not compared: vitrine data check {name}")
+            print_lines(f"{num_unreadable:,} images of {name} are unreadable and were not compared: vitrine data check {name}")
     if out is not None:
         names = duplicates.names_to_exclude()
         write_exclude_list(out, names, f"Images of {pretrain} that are in {test}.")
-        print(f"{len(names):,} images to leave out: --data.exclude {out}")
+        print_lines(f"{len(names):,} images to leave out: --data.exclude {out}")
     if json is not None:
         write_json(json, {"pretrain": pretrain, "test": test, "pairs": pairs_to_json(duplicates)})
 
@@ -69,9 +68,9 @@ def print_duplicates(duplicates: "Duplicates") -> None:
     ]
     print_table(("", "images", "identical bytes", "same picture", "images with duplicates"), rows)
     for first, second in pairs.indices[:MAX_NAMED].tolist():
-        print_line(f"{sources[0].name(first)} = {sources[1].name(second)}", "")
+        print_lines(f"  {sources[0].name(first)} = {sources[1].name(second)}")
     if len(pairs) > MAX_NAMED:
-        print(f"  .. and {len(pairs) - MAX_NAMED:,} more pairs")
+        print_lines(f"  .. and {len(pairs) - MAX_NAMED:,} more pairs")
 
 
 def pairs_to_json(duplicates: "Duplicates") -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from vitrine.commands.train import stop_here
-from vitrine.core.console import print_table
+from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.demo.config import DIGITS, DemoConfig
 
@@ -44,4 +44,4 @@ def demo(
     if json is not None:
         write_json(json, result.to_json())
     print_table(COLUMNS, format_rows(result.steps))
-    print(f"Accuracies are on {result.num_test_images:,} images. The report with all commands is {result.report}.")
+    print_lines(f"Accuracies are on {result.num_test_images:,} images. The report with all commands is {result.report}.")

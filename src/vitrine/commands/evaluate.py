@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions, format_estimate
-from vitrine.core.console import print_table
+from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, make_folder, write_json
 from vitrine.evaluation.config import InferenceConfig
 
@@ -58,7 +58,7 @@ def evaluate(
     results: dict[str, Any] = {"model": model, "data": data, "split": split, **asdict(evaluation.report)}
     print_report(evaluation.report)
     if evaluation.against is not None and evaluation.comparison is not None:
-        print(f"\n{against}:\n")
+        print_lines("", f"{against}:", "")
         print_report(evaluation.against.report)
         print_comparison(evaluation.comparison)
         results["against"] = {"model": against, **asdict(evaluation.against.report)}
@@ -66,7 +66,7 @@ def evaluate(
         results["paired"] = {**asdict(paired), "differences": [asdict(each) for each in differences]}
     if out is not None:
         written = write_report(evaluation, out)
-        print(f"\nWritten to {out}: {', '.join(written)}." if written else f"\nNo mistakes: nothing written to {out}.")
+        print_lines("", f"Written to {out}: {', '.join(written)}." if written else f"No mistakes: nothing written to {out}.")
     if json is not None:
         write_json(json, results)
 
@@ -81,7 +81,7 @@ def print_report(report: "ClassificationReport") -> None:
     if len(report.classes) > 1:
         worst = sorted(report.classes, key=lambda each: each.top1.value)[:NUM_CLASSES_SHOWN]
         title = "class" if len(worst) == len(report.classes) else f"worst of {len(report.classes)} classes"
-        print()
+        print_lines("")
         rows = [(c.name, str(c.num_images), *format_estimate(c.top1, "%"), c.mistaken_for or "") for c in worst]
         print_table((title, "images", "top-1", "95 % interval", "most often mistaken for"), rows)
 
@@ -90,13 +90,14 @@ def print_comparison(comparison: "Comparison") -> None:
     """Print the difference in accuracy of two models and the images where they differ."""
     paired, differences = comparison.paired, comparison.differences
     value, interval = format_estimate(paired.difference, "points")
-    print(
-        f"\nFirst model minus second: {value} (95 % interval {interval}) on {paired.num_images:,} images; only the first is "
+    print_lines(
+        "",
+        f"First model minus second: {value} (95 % interval {interval}) on {paired.num_images:,} images; only the first is "
         f"correct on {paired.only_first}, only the second on {paired.only_second}; p = {paired.p_value:.2g} (McNemar's exact "
-        "test)."
+        "test).",
     )
     if differences:
         shown = f" (first {NUM_DIFFERENCES_SHOWN})" if len(differences) > NUM_DIFFERENCES_SHOWN else ""
-        print(f"\nImages where they differ{shown}:\n")
+        print_lines("", f"Images where they differ{shown}:", "")
         rows = [(each.image, each.label, each.first, each.second) for each in differences[:NUM_DIFFERENCES_SHOWN]]
         print_table(("image", "label", "first", "second"), rows)

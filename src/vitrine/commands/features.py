@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
+from vitrine.core.console import print_lines
 from vitrine.core.files import check_output_files
 from vitrine.evaluation.config import InferenceConfig
 
@@ -43,4 +44,4 @@ def features(
 
     result = extract(loaded, data, split, device=device, inference=inference, use_cache=not no_cache)
     result.save(out)
-    print(f"{out}: {len(result.features):,} images, {result.features.shape[1]} features")
+    print_lines(f"{out}: {len(result.features):,} images, {result.features.shape[1]} features")

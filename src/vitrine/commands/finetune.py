@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrine.commands.train import Options, check_options, list_train_arguments, print_result
 from vitrine.core.arguments import parse_known_options, parse_options
+from vitrine.core.console import print_lines
 from vitrine.data.config import DataConfig
 
 USAGE = """usage: vitrine finetune MODEL DATA [--recipe NAME] [--out DIR] [--field.name VALUE ...]
@@ -25,7 +26,7 @@ class DataOptions:
 def finetune(arguments: list[str]) -> None:
     """Parse MODEL, DATA and options, fine-tune, and print the results."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        print_lines(*USAGE.splitlines())
         sys.exit(0 if arguments else 2)
     if len(arguments) < 2 or any(word.startswith("-") for word in arguments[:2]):
         raise ValueError(f"vitrine finetune {' '.join(arguments)}: MODEL and DATA come first, vitrine finetune MODEL DATA ..")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import print_error, print_table
+from vitrine.core.console import print_error, print_lines, print_table
 from vitrine.core.files import make_folder
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
@@ -51,7 +51,7 @@ def inspect(
         print_distances(inspection.attention.distances)
     for reason in inspection.unreadable.values():
         print_error(reason)
-    print(f"Report: {page}")
+    print_lines(f"Report: {page}")
 
 
 def print_distances(distances: "Distances") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from vitrine.core.console import parse_image_size
+from vitrine.core.console import parse_image_size, summarise_error
 from vitrine.evaluation.config import InferenceConfig
 from vitrine.formats.config import Overrides
 
@@ -89,7 +89,9 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     try:
         return tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--class-names {path} must be a text file with one name per line: {error}.") from None
+        raise ValueError(
+            f"--class-names {path} must be a text file with one name per line: {summarise_error(error)}."
+        ) from None
 
 
 def format_percent(fraction: float | None) -> str:

@@ -12,7 +12,7 @@ from tyro.conf import arg
 
 from vitrine.commands.options import format_percent
 from vitrine.core.arguments import parse_options
-from vitrine.core.console import format_number, print_table
+from vitrine.core.console import format_number, print_lines, print_notice, print_table
 from vitrine.core.files import check_output_files, read_json, write_json
 from vitrine.recipe import Recipe, parse_recipe
 
@@ -51,7 +51,7 @@ class Options:
 def train(arguments: list[str]) -> None:
     """Parse a recipe's name and its options, train, and print the results."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        print_lines(*USAGE.splitlines())
         sys.exit(0 if arguments else 2)
     if arguments[0] == "--list":
         list_recipes()
@@ -128,7 +128,7 @@ def stop_here(number: int | None, summary: "RunSummary | None" = None) -> None:
         where = "" if summary is None else f" at step {summary.steps} of {summary.total_steps}"
         program = "torchrun .. -m vitrine" if "WORLD_SIZE" in os.environ else "vitrine"
         command = f"{program} {shlex.join(sys.argv[1:])}"
-        print(f"Stopped{where} and saved. To resume, run the same command again: {command}", file=sys.stderr)
+        print_notice(f"Stopped{where} and saved. To resume, run the same command again: {command}")
     sys.exit(128 + (number or signal.SIGINT))
 
 
@@ -155,9 +155,9 @@ def print_summaries(summaries: "list[RunSummary]", folders: list[Path]) -> None:
     accuracies = [summary.test_top1 for summary in summaries if summary.test_top1 is not None]
     if len(accuracies) > 1:
         spread = compute_spread(accuracies)
-        print(f"test top-1 over {len(accuracies)} seeds: {100 * spread.mean:.2f} ± {100 * (spread.std or 0.0):.2f} %")
+        print_lines(f"test top-1 over {len(accuracies)} seeds: {100 * spread.mean:.2f} ± {100 * (spread.std or 0.0):.2f} %")
     folder = folders[0] if len(folders) == 1 else folders[0].parent / "seed-*"
-    print(f"The model is in {folder / 'model'}, its curves in {folder / 'curves.png'}.")
+    print_lines(f"The model is in {folder / 'model'}, its curves in {folder / 'curves.png'}.")
 
 
 def format_summary(summary: "RunSummary") -> tuple[str, ...]:
@@ -180,9 +180,9 @@ def list_recipes() -> None:
     from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES, summarise_recipe
 
     finetune = {name: recipe.build for name, recipe in FINETUNE_RECIPES.items()}
-    for command, recipes in (("vitrine train NAME", RECIPES), ("\nvitrine finetune MODEL DATA --recipe NAME", finetune)):
-        print(f"{command}\n")
+    for command, recipes in (("vitrine train NAME", RECIPES), ("vitrine finetune MODEL DATA --recipe NAME", finetune)):
+        print_lines(*([""] if recipes is finetune else []), command, "")
         width = max(map(len, recipes)) + 2
         for name, build in recipes.items():
             description, expectation = summarise_recipe(build)
-            print(f"{name:<{width}}{description}\n{'':<{width}}-> {expectation}")
+            print_lines(f"{name:<{width}}{description}", f"{'':<{width}}-> {expectation}")

@@ -10,7 +10,7 @@ from tyro.conf import arg
 from vitrine.commands.options import format_percent
 from vitrine.commands.train import is_main, stop_here
 from vitrine.core.arguments import parse_options
-from vitrine.core.console import join_names, print_table
+from vitrine.core.console import join_names, print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.data.sources.vtab import TASKS, VtabTask, find_task
 from vitrine.recipe import Recipe
@@ -44,7 +44,7 @@ class Options:
 def vtab(arguments: list[str]) -> None:
     """Parse MODEL, ROOT and options, run the tasks, and print accuracies and scores."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        print_lines(*USAGE.splitlines())
         sys.exit(0 if arguments else 2)
     if arguments == ["--list"]:
         columns = ("task", "group", "classes", "label", "disabled", "val if missing", "train/val/test", "also called")
@@ -73,7 +73,7 @@ def vtab(arguments: list[str]) -> None:
         stop_here(result.interrupted_by.interrupted_by, result.interrupted_by)
     if is_main():
         print_result(result)
-        print(f"The figure is {options.out / 'vtab.png'}, all results are in {options.out / 'vtab.json'}.")
+        print_lines(f"The figure is {options.out / 'vtab.png'}, all results are in {options.out / 'vtab.json'}.")
         if options.json is not None:
             write_json(options.json, result.to_json())
 
@@ -90,26 +90,26 @@ def print_sweep(sweep: "Sweep") -> None:
         for trial in sweep.to_json()
     ]
     print_table(("learning rate", "steps", "mean top-1 on val", ""), rows)
-    print()
+    print_lines("")
 
 
 def print_result(result: "VtabResult") -> None:
     """Print the accuracies of all tasks, the means of groups, the score, and the protocol."""
     columns = ("task", "group", "classes", "disabled", "train", "test", "top-1", "95 % interval")
     print_table(columns, [format_task(task) for task in result.tasks])
-    print()
+    print_lines("")
     rows = [(score.name, count_tasks(score), format_spread(score)) for score in result.scores]
     print_table(("group", "tasks", "top-1"), rows)
-    print()
+    print_lines("")
     if result.score is None:
         others = ", ".join(f"{score.name} {format_spread(score)}" for score in result.scores)
-        print(f"No VTAB score: none of its 19 tasks was run (other means: {others}).")
+        print_lines(f"No VTAB score: none of its 19 tasks was run (other means: {others}).")
     else:
         tasks = "all 19 tasks" if result.score.is_complete else f"{count_tasks(result.score)} tasks"
-        print(f"VTAB score: {format_spread(result.score)}, the mean of {tasks}.")
+        print_lines(f"VTAB score: {format_spread(result.score)}, the mean of {tasks}.")
     if result.missing:
-        print(f"Missing: {join_names(result.missing, len(TASKS))}.")
-    print(result.protocol)
+        print_lines(f"Missing: {join_names(result.missing, len(TASKS))}.")
+    print_lines(*result.protocol.splitlines())
 
 
 def format_task(task: "TaskResult") -> tuple[str, ...]:

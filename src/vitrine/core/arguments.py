@@ -12,6 +12,8 @@ from inspect import signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from vitrine.core.console import escape_controls
+
 if TYPE_CHECKING:
     from tyro._arguments import ArgumentDefinition
     from tyro._errors import ParseErrorEvent
@@ -67,7 +69,7 @@ def parse(name: str, target: Callable[..., Any], arguments: list[str], **options
 
     arguments = replace_aliases(arguments)
     with intercept_parse_errors(raise_sentence):
-        return tyro.cli(target, prog=f"vitrine {name}", args=arguments, registry=build_registry(), **options)
+        return tyro.cli(target, prog=escape_controls(f"vitrine {name}"), args=arguments, registry=build_registry(), **options)
 
 
 def replace_aliases(arguments: Iterable[str]) -> list[str]:
@@ -181,4 +183,4 @@ def with_readable_help(name: str, hint: Any) -> Any:
 
 def format_default(default: str) -> str:
     """Return the end of an option's help; what an unset option or flag does is said by its own text."""
-    return "" if default in ("None", "False", "") else f"(default: {default})"
+    return "" if default in ("None", "False", "") else f"(default: {escape_controls(default)})"

@@ -1,11 +1,25 @@
-"""Terminal output: tables, progress bars, errors and warnings, and the format of names and numbers in messages."""
+"""Terminal output: lines, tables, progress bars, errors and warnings, and the format of names and numbers in messages.
 
+Everything that is printed passes `escape_controls`: names of files and classes, and texts of configs, come from anywhere.
+"""
+
+import errno
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+# Characters that act on a terminal, or that change or hide the text around them: C0 and C1 controls with ESC, line separators,
+# bidirectional marks, zero-width and tag characters, and bytes of file names that are not UTF-8 (surrogates). Joiners
+# (U+200C, U+200D) belong to emoji, Persian and Indian scripts: only beside Latin letters, digits and signs do they hide text.
+JOINABLE = r"[^\x00-\u02ff\u2000-\u206f]"
+CONTROLS = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    rf"\U000e0000-\U000e007f]|(?<!{JOINABLE})[\u200c\u200d]|[\u200c\u200d](?!{JOINABLE})"
+)
 
 
 class VitrineWarning(UserWarning):
@@ -17,34 +31,51 @@ def warn_user(message: str) -> None:
     warnings.warn(message, VitrineWarning, stacklevel=2)
 
 
+def escape_controls(text: str) -> str:
+    r"""Return the text with characters that act on a terminal or hide text as visible escapes: \x1b, \n, \u202e."""
+    return CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines to standard output."""
+    print("\n".join(map(escape_controls, lines)))
+
+
+def print_notice(text: str) -> None:
+    """Print one line to standard error at once."""
+    print(escape_controls(text), file=sys.stderr, flush=True)
+
+
 def print_error(error: Exception | str) -> None:
     """Print an error as one line on standard error."""
-    print(f"vitrine: {error}", file=sys.stderr)
+    print_notice(f"vitrine: {error}")
 
 
 def print_warning(message: str) -> None:
     """Print a warning as one line on standard error."""
-    print(f"Warning: {message}", file=sys.stderr)
+    print_notice(f"Warning: {message}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table to standard output, the first column left-aligned and the others right-aligned.
 
-    Cells are printed verbatim, without rich's markup. Bytes of a file name that are not UTF-8 become backslash escapes.
+    Cells are printed as they are, without rich's markup, except for `escape_controls`.
     """
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        table.add_column(escape_controls(column), justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(cell.encode("utf-8", "backslashreplace").decode() for cell in row))
+        table.add_row(*map(escape_controls, row))
     # In a pipe or a narrow window a long line is better than a number cut short.
     console = Console(highlight=False, markup=False, emoji=False)
     table_width = console.measure(table, options=console.options.update(width=1000)).maximum
     console.width = max(console.width, table_width)
-    console.print(table)
+    with console.capture() as captured:  # rich itself would turn a closed pipe into exit status 1
+        console.print(table)
+    print(captured.get(), end="")
 
 
 def progress_bar(items: Iterable[Item], total: int, title: str, is_shown: bool = True) -> Iterator[Item]:
@@ -55,7 +86,7 @@ def progress_bar(items: Iterable[Item], total: int, title: str, is_shown: bool =
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     is_hidden = not (is_shown and sys.stderr.isatty())  # rich treats FORCE_COLOR, set on build servers, as a terminal
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=is_hidden) as progress:
-        yield from progress.track(items, total=total, description=title)
+        yield from progress.track(items, total=total, description=escape_controls(title))
 
 
 def parse_image_size(text: str, option: str) -> tuple[int, int]:
@@ -82,11 +113,39 @@ def format_bytes(num_bytes: float) -> str:
 
 def join_names(names: Sequence[str], limit: int = 8) -> str:
     """List the first names on one line for a message, with the number of the remaining ones."""
-    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:limit])
+    shown = ", ".join(map(escape_controls, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
+# Error of the system -> what to do about it.
+ADVICE = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "change its permissions, or use another path",
+    errno.EPERM: "change its permissions, or use another path",
+    errno.EISDIR: "give a file, not a folder",
+    errno.ENOTDIR: "a part of this path is a file: check the path",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOSPC: "free some space on the disk, or use another path",
+    errno.EDQUOT: "free some space on the disk, or use another path",
+    errno.EROFS: "use another path",
+    errno.EMFILE: "allow more open files (ulimit -n), or use fewer workers",
+    errno.ENFILE: "close other programs, or use fewer workers",
+    errno.EIO: "check the disk or the network it is on",
+}
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return an error of the system as a sentence with its file, without its number; other OSErrors are sentences already."""
+    if error.errno is None or error.strerror is None:
+        return str(error)
+    name = error.filename if isinstance(error.filename, str) else ""
+    found = ": ".join(part for part in (name, summarise_error(error)) if part)
+    return f"{found}; {ADVICE.get(error.errno, 'try again, or check the disk and its permissions')}."
+
+
 def summarise_error(error: BaseException) -> str:
-    """Return the first sentence of an error, to be quoted in a message of ours."""
+    """Return the first sentence of an error, to be quoted in a message of ours; of a system's error, what happened."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror is not None:
+        return error.strerror
     line = next(iter(str(error).strip().splitlines()), "")
     return (line.split(". ")[0].rstrip(". ") or type(error).__name__)[:200]

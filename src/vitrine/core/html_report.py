@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrine.core.console import escape_controls
 from vitrine.core.files import atomic_file
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def render_part(part: Part, title: str) -> str:
         captions = (f"{render_image(each, title)}<figcaption>{escape(each.caption)}</figcaption>" for each in part.figures)
         return f'<div class="gallery">{"".join(f"<figure>{caption}</figure>" for caption in captions)}</div>'
     if isinstance(part, Commands):
-        return f"<pre>{escape(chr(10).join(part.lines))}</pre>"
+        return f"<pre>{chr(10).join(map(escape, part.lines))}</pre>"
     head = "".join(f"<th>{escape(column)}</th>" for column in part.columns)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in part.rows)
     return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
@@ -117,7 +118,7 @@ def render_image(figure: Figure, title: str) -> str:
 
 
 def escape(text: str) -> str:
-    return html.escape(text.encode("utf-8", "replace").decode())
+    return html.escape(escape_controls(text))
 
 
 def save_figure(figure: "figure.Figure", path: Path) -> None:
@@ -132,6 +133,6 @@ def save_figure(figure: "figure.Figure", path: Path) -> None:
 
 
 def shorten_label(name: str) -> str:
-    """Cut a name to fit beside a figure; bytes of a file name that are not UTF-8 become question marks."""
-    name = name.encode("utf-8", "replace").decode()
+    """Cut a name to fit beside a figure."""
+    name = escape_controls(name)
     return name if len(name) <= MAX_LABEL_LENGTH else f"{name[: MAX_LABEL_LENGTH - 1]}…"

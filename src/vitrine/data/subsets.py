@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.core.console import join_names, warn_user
+from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import atomic_file
 from vitrine.data.config import Subset
 from vitrine.data.sampling import RngStream, hash_keys
@@ -134,7 +134,9 @@ def read_exclude_list(path: Path) -> set[str]:
         if "\0" in text:
             raise OSError("it is a binary file")
     except OSError as error:
-        raise ValueError(f"exclude={path} must be a text file with one image name per line: {error}.") from None
+        raise ValueError(
+            f"exclude={path} must be a text file with one image name per line: {summarise_error(error)}."
+        ) from None
     return {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("# ")}
 
 

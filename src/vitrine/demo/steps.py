@@ -1,6 +1,5 @@
 """`vitrine.run_demo`: run the steps of the demo, and write its report."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitrine.core.console import print_notice
 from vitrine.core.files import atomic_file, make_folder, read_json, write_json
 from vitrine.core.runtime import choose_device
 from vitrine.data.source import Source
@@ -76,12 +76,10 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
     config = DemoConfig() if config is None else config
     choose_device(config.device)  # an unknown device is an error before anything is opened
     plan = plan_demo(config)
-    print(
+    print_notice(
         f"{config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.steps)} steps "
         f"({', '.join(step.key for step in plan.steps)}), about {max(1, round(plan.minutes))} min on two CPU cores. Results go "
-        f"to {config.out}.",
-        file=sys.stderr,
-        flush=True,
+        f"to {config.out}."
     )
     steps, report, interrupted_by = [], None, None
     try:
@@ -106,7 +104,7 @@ def run_steps(plan: Plan) -> list[StepResult]:
     results = []
     with limit_threads(plan):
         for number, step in enumerate(plan.steps, start=1):
-            print(f"{number}/{len(plan.steps)}  {step.title}", file=sys.stderr, flush=True)
+            print_notice(f"{number}/{len(plan.steps)}  {step.title}")
             results.append(measurements.get(step.key, run_training)(plan, step))
     return results
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from vitrine.core.console import escape_controls
 from vitrine.core.files import atomic_file, check_parent_folder, explain_full_disk
 from vitrine.core.html_report import save_figure
 
@@ -154,7 +155,7 @@ def draw_figure(losses: Curves, accuracies: Curves, lrs: Curves, title: str, nam
     num_panels = bool(losses) + bool(accuracies)
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(6.4 * num_panels, 4.8), dpi=120, layout=layout)
-    figure.suptitle(title, fontsize=14, wrap=True, parse_math=False)  # a dollar sign is a dollar sign
+    figure.suptitle(escape_controls(title), fontsize=14, wrap=True, parse_math=False)  # a dollar sign is a dollar sign
     if losses:
         panel = add_panel(figure, num_panels, 1, "loss")
         lines = draw_curves(panel, losses, names)

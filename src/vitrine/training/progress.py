@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from vitrine.core.console import format_number
+from vitrine.core.console import escape_controls, format_number, print_notice
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,9 +77,9 @@ class Progress:
     def print_message(self, text: str) -> None:
         """Print a line that stays, above the bar if there is one."""
         if self.live is not None:
-            self.live.console.out(text, highlight=False)
+            self.live.console.out(escape_controls(text), highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print_notice(text)
 
     def print_line(self) -> None:
         """Print step, metrics and time as one line."""
@@ -101,7 +101,7 @@ class Progress:
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True)
         grid.add_column(no_wrap=True)
-        title = Text(self.title, no_wrap=True, overflow="ellipsis")
+        title = Text(escape_controls(self.title), no_wrap=True, overflow="ellipsis")
         grid.add_row(title, bar, f"{self.step}/{self.total_steps}", self.describe_time())
         return Group(grid, Text(self.figures))
 
