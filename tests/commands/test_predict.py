@@ -13,6 +13,7 @@ from tests.evaluation.test_predictor import compute_probabilities, make_classifi
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 from tests.photos import draw_images
+from vitrine.data.sources import image_files
 
 NAMES = tuple(f"class {number}" for number in range(5))
 NO_WORKERS = ("--num-workers", 0)
@@ -90,7 +91,10 @@ def test_unreadable_file_is_reported_at_the_end(folder: Path, tmp_path: Path, ca
     bad = tmp_path / "words.png"
     bad.write_text("no image")
     good = folder / "photos" / "2.png"
-    run("predict", folder / "model", bad, good, "--json", tmp_path / "predictions.json", "--csv", tmp_path / "predictions.csv")
+    files = ("--json", tmp_path / "predictions.json", "--csv", tmp_path / "predictions.csv")
+    with pytest.raises(SystemExit) as stop:
+        run("predict", folder / "model", bad, good, *files)
+    assert stop.value.code == 1
     out, err = capsys.readouterr()
     assert out.startswith(str(good))
     assert str(bad) in err.splitlines()[-1]
@@ -99,6 +103,21 @@ def test_unreadable_file_is_reported_at_the_end(folder: Path, tmp_path: Path, ca
     assert [found["image"] for found in content["found"]] == [str(good)]
     assert list(content["unreadable"]) == [str(bad)]
     assert str(bad) not in (tmp_path / "predictions.csv").read_text()
+
+
+def test_files_of_a_folder_that_are_not_images_are_counted_by_kind(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_files, "register_heif", lambda: False)
+    draw_images(tmp_path / "photos", 2)
+    for name in ("a.heic", "b.HEIC", "c.svg", "noext", "notes.txt"):
+        (tmp_path / "photos" / name).write_bytes(b"")
+    run("predict", folder / "model", tmp_path / "photos", "--top", 1, *NO_WORKERS)
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert err.count("\n") == 1
+    assert "left out 4 files" in err
+    assert all(kind in err for kind in ("2 .heic", "vitrine[heif]", "1 .svg", "1 without extension"))
 
 
 def test_no_readable_file_is_an_error(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

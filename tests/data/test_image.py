@@ -4,21 +4,34 @@ import io
 import itertools
 import re
 import struct
+import sys
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
-from vitrine.data.image import MAX_PIXELS, BadImage, LazyImage, convert_image, decode_image, fit_channels, read_image
+from vitrine.data import image as image_module
+from vitrine.data.image import (
+    HEIF_START,
+    MAX_PIXELS,
+    BadImage,
+    LazyImage,
+    convert_image,
+    decode_image,
+    fit_channels,
+    read_image,
+)
 
 RANDOM = np.random.default_rng(0)
 COLOURS = Image.fromarray(RANDOM.integers(0, 256, (11, 17, 3), dtype=np.uint8))
@@ -692,3 +705,69 @@ def decode_twice(content: bytes) -> bytes:
     with suppress(BadImage):
         image.to_numpy()
     return image.to_pil().tobytes()
+
+
+HEIF_HEAD = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this build of Pillow has no AVIF")
+def test_avif_is_read() -> None:
+    shades = np.linspace(0, 255, 64, dtype=np.uint8)
+    image = Image.fromarray(np.broadcast_to(shades[None, :, None], (48, 64, 3)).copy())
+    read = np.asarray(decode_image(encode(image, "AVIF", quality=95), "a.avif"), dtype=int)
+    assert np.abs(read - np.asarray(image)).max() < 12  # lossy
+
+
+def test_brands_of_heif_and_avif_are_told_apart() -> None:
+    assert HEIF_START.match(HEIF_HEAD)
+    assert HEIF_START.match(HEIF_HEAD.replace(b"ftypheic", b"ftypmif1"))
+    assert not HEIF_START.match(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf")
+    assert not HEIF_START.match(encode(Image.new("RGB", (4, 4)), "PNG"))
+
+
+@pytest.fixture
+def no_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget, before and after the test, whether pillow-heif is installed and what Pillow opens HEIF files with."""
+    monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
+    monkeypatch.setattr(Image, "ID", [name for name in Image.ID if name != "HEIF"])
+    image_module.register_heif.cache_clear()
+    yield
+    image_module.register_heif.cache_clear()
+
+
+@pytest.mark.usefixtures("no_heif")
+@pytest.mark.parametrize("as_file", [False, True])
+def test_heif_without_its_reader_names_the_extra(as_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # an import raises ImportError
+    with pytest.raises(BadImage, match=r"photo.heic .*pip install 'vitrine\[heif\]'"):
+        decode_image(io.BytesIO(HEIF_HEAD) if as_file else HEIF_HEAD, "photo.heic")
+
+
+@pytest.mark.usefixtures("no_heif")
+def test_heif_is_opened_by_what_pillow_heif_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for pillow-heif, whose files are a HEIF header with a PNG behind it."""
+
+    def open_png(file: io.BytesIO, name: str) -> PngImageFile:
+        return PngImageFile(io.BytesIO(file.read()[len(HEIF_HEAD) :]))
+
+    def register() -> None:
+        Image.register_open("HEIF", open_png, lambda start: start.startswith(HEIF_HEAD[:12]))
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", SimpleNamespace(register_heif_opener=register))
+    content = HEIF_HEAD + encode(Image.new("RGB", (4, 3), (1, 2, 3)), "PNG")
+    assert decode_image(content, "photo.heic").getpixel((0, 0)) == (1, 2, 3)
+    assert LazyImage(content, "photo.heic").to_numpy().shape == (3, 4, 3)
+
+
+@pytest.mark.usefixtures("no_heif")
+def test_heif_of_pillow_heif_is_upright() -> None:
+    pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed (extra heif)")
+    image = Image.new("RGB", (64, 32), (200, 30, 30))
+    exif = Image.Exif()
+    exif[274] = 6
+    content = io.BytesIO()
+    pillow_heif.register_heif_opener()
+    image.save(content, "HEIF", quality=90, exif=exif.tobytes())
+    read = LazyImage(content.getvalue(), "photo.heic")
+    assert (read.height, read.width) == read.to_pil().size[::-1] == (64, 32)
+    assert np.abs(read.to_numpy().astype(int) - (200, 30, 30)).max() < 12  # lossy

@@ -1,12 +1,13 @@
 """`vitrine features`: extract image features to an .npz file."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
-from vitrine.core.console import print_lines
+from vitrine.core.console import print_error, print_lines
 from vitrine.core.files import check_output_files
 from vitrine.evaluation.config import InferenceConfig
 
@@ -25,7 +26,7 @@ def features(
     """Extract the features that a model's head reads, for every image, to .npz.
 
     Arrays: features float32 (N, D); labels int64 (N), or float32 (N, K) for images with several labels; names of the images
-    (N); class_names (K); and splits (N), if the data has splits.
+    (N); class_names (K); and splits (N), if the data has splits. Exits with status 1 if --bad-images skip left out some.
 
     Args:
         model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
@@ -45,3 +46,6 @@ def features(
     result = extract(loaded, data, split, device=device, inference=inference, use_cache=not no_cache)
     result.save(out)
     print_lines(f"{out}: {len(result.features):,} images, {result.features.shape[1]} features")
+    if result.num_skipped:
+        print_error(f"Could not read {result.num_skipped:,} of {len(result.features) + result.num_skipped:,} images.")
+        sys.exit(1)

@@ -1,5 +1,6 @@
 """`vitrine predict`: the most likely classes of images."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,9 @@ def predict(
     *,
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Print the most likely classes of images with their probabilities. Files that cannot be read are listed at the end.
+    """Print the most likely classes of images with their probabilities.
+
+    Files that cannot be read are listed at the end, and the exit status is then 1.
 
     Args:
         model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
@@ -67,6 +70,7 @@ def predict(
         print_error(f"Could not read {len(result.unreadable)} of {len(result.predictions) + len(result.unreadable)} files:")
         for reason in result.unreadable.values():
             print_error(reason)
+        sys.exit(1)
 
 
 def print_predictions(predictions: "list[ImagePrediction]") -> None:

@@ -4,6 +4,7 @@ Everything that is printed passes `escape_controls`: names of files and classes,
 """
 
 import errno
+import os
 import re
 import sys
 import warnings
@@ -78,14 +79,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print(captured.get(), end="")
 
 
-def progress_bar(items: Iterable[Item], total: int, title: str, is_shown: bool = True) -> Iterator[Item]:
-    """Iterate over items with a progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def progress_bar(items: Iterable[Item], total: int | None, title: str, is_shown: bool = True) -> Iterator[Item]:
+    """Iterate over items with a progress bar on standard error, if that is a terminal; without a total, with a count."""
+    # rich treats FORCE_COLOR, set on build servers, as a terminal. Of several processes, one draws.
+    if not (is_shown and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"):
+        yield from items
+        return
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    is_hidden = not (is_shown and sys.stderr.isatty())  # rich treats FORCE_COLOR, set on build servers, as a terminal
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=is_hidden) as progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    title_column = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), title_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(items, total=total, description=escape_controls(title))
 
 

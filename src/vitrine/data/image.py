@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +20,17 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 MAX_PIXELS = 178_956_970
 
 # Formats that may be opened. Pillow knows more, but files are untrusted: e.g. its EPS reader starts Ghostscript.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
+
+# Endings of file names that images are recognised by in folders and archives; HEIF needs pillow-heif.
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
+HEIF_SUFFIXES = {".heic", ".heif"}
+HEIF_ADVICE = "pip install 'vitrine[heif]'"
+
+# First bytes of HEIF files (ISO 23008-12): the size of a box, its type, and its brand. AVIF files may have the general brands
+# mif1 and msf1 too, and then name their own brand among the compatible ones.
+HEIF_START = re.compile(rb"....ftyp(hei[cmsx]|hev[cmsx]|(mif1|msf1)(?!.*avi[fs]))", re.DOTALL)
+NUM_START_BYTES = 64
 
 MODES = {1: "L", 3: "RGB"}  # number of channels -> Pillow's mode
 
@@ -71,6 +82,8 @@ def decode_image(content: bytes | BinaryIO, name: str, num_channels: int = 3) ->
 def open_image(content: bytes | BinaryIO, name: str) -> Image.Image:
     """Read the header of an image, without decoding pixels."""
     Image.init()  # loads Pillow's plugins once: only then is it known which formats this build can open
+    if HEIF_START.match(read_start(content)) and not register_heif():
+        raise BadImage(f"{name} is a HEIF image, which needs pillow-heif: {HEIF_ADVICE}, or convert it to JPEG.")
     formats = [known for known in FORMATS if known in Image.OPEN]
     with pillow_errors_as_bad_image(name):
         image = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=formats)
@@ -78,6 +91,27 @@ def open_image(content: bytes | BinaryIO, name: str) -> Image.Image:
         raise BadImage(too_large_message(name, f"{image.width} x {image.height} pixels"))
     require_pixels(image, name)
     return image
+
+
+def read_start(content: bytes | BinaryIO) -> bytes:
+    """Return the first bytes of a file, which stays at its position."""
+    if isinstance(content, bytes):
+        return content[:NUM_START_BYTES]
+    position = content.tell()
+    start = content.read(NUM_START_BYTES)
+    content.seek(position)
+    return start
+
+
+@cache
+def register_heif() -> bool:
+    """Teach Pillow to open HEIF (HEIC) files, once; return False if pillow-heif is not installed."""
+    try:
+        import pillow_heif  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
 
 
 def convert_image(image: Image.Image, num_channels: int = 3, name: str = "The image") -> Image.Image:

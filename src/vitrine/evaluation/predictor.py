@@ -76,10 +76,12 @@ class DatasetFeatures:
     """Split of each image (N); None if the data has no splits."""
     class_names: np.ndarray
     """Class names (K)."""
+    num_skipped: int = 0
+    """Number of images that could not be read and are left out."""
 
     def save(self, path: Path) -> None:
         """Write the arrays to an .npz file."""
-        arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if array is not None}
+        arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         with atomic_file(path) as partial, partial.open("wb") as file:
             np.savez(file, **arrays)
 
@@ -259,6 +261,7 @@ def features(
         names=np.concatenate([np.array(each) for each in names]),
         splits=np.concatenate([np.full(len(part), name) for name, part in parts.items()]) if dataset.splits else None,
         class_names=np.array(next(iter(sources.values())).class_names, dtype=str),
+        num_skipped=sum(len(sources[split]) - len(part) for split, part in parts.items()),
     )
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 from tests.data.sources.failing import fail_to_open
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
+from vitrine.data.open_data import find_data
 from vitrine.data.sources import folder as module
 from vitrine.data.sources.folder import FORMAT, Layout, detect_layout
 from vitrine.data.sources.image_files import Level
@@ -296,14 +297,15 @@ def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     write_images(tmp_path, "cat/1.png")
     scandir = os.scandir
 
-    def deny(folder: str) -> object:
-        if folder.endswith("cat"):
+    def deny(folder: str | Path) -> object:
+        if str(folder).endswith("cat"):
             raise PermissionError(13, "Permission denied")
         return scandir(folder)
 
     monkeypatch.setattr(module.os, "scandir", deny)
     check_error(tmp_path, "/cat .*Permission denied")
-    assert not FORMAT.matches(tmp_path)
+    with pytest.raises(ValueError, match=r"/cat .*Permission denied"):  # not: an unknown kind of data
+        find_data(tmp_path)
 
 
 def test_recognition_does_not_read_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from tests.data.sources.test_folder import write_image, write_images
-from vitrine.data.image import BadImage
+from vitrine.core.console import VitrineWarning
+from vitrine.data.image import IMAGE_SUFFIXES, BadImage
 from vitrine.data.source import Labels
 from vitrine.data.sources.image_files import (
-    IMAGE_SUFFIXES,
     FileSource,
     Level,
     find_image,
@@ -224,7 +224,8 @@ def test_folder_means_all_images_inside(tmp_path: Path) -> None:
     for name in ("notes.txt", "film.mp4", ".hidden.png", "a/Thumbs.db"):
         (tmp_path / "photos" / name).write_text("")
     first = paint(tmp_path / "first.png")
-    source = open_paths([first, tmp_path / "photos"])
+    with pytest.warns(VitrineWarning, match=r"photos: left out 1 files .*1 \.mp4"):
+        source = open_paths([first, tmp_path / "photos"])
     assert list_names(source) == [str(first), *(str(tmp_path / "photos" / name) for name in sorted(names))]
 
 

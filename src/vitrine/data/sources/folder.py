@@ -16,7 +16,7 @@ from vitrine.core.console import join_names, warn_user
 from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, load_class_list
-from vitrine.data.sources.image_files import FileSource, Level, find_image, list_images, read_level
+from vitrine.data.sources.image_files import FileSource, Level, find_image, list_images, read_level, warn_left_out
 
 # Limits of the search for an image in `is_image_folder`.
 SHALLOW_FOLDERS, SHALLOW_ENTRIES = 300, 1000
@@ -32,10 +32,10 @@ class Layout:
 
 
 def is_image_folder(path: Path) -> bool:
-    """Return whether a path is a folder with an image near the top, at any depth."""
+    """Return whether a path is a folder with an image near the top, at any depth; ValueError if a folder cannot be listed."""
     try:
         return os.path.isdir(path) and find_image(str(path), set(), SHALLOW_FOLDERS, SHALLOW_ENTRIES) is not None
-    except (ValueError, FileNotFoundError):  # a folder that cannot be listed
+    except FileNotFoundError:  # removed meanwhile
         return False
 
 
@@ -56,8 +56,7 @@ def open_folder(path: Path, split: str | None) -> FileSource:
     part = "" if split is None else splits[split]
     others = [*top.others]
     names = list_images(root, part, levels[part], others)
-    if others:
-        warn_user(f"{root}: left out {len(others)} files that are not images ({join_names(sorted(others), 3)}).")
+    warn_left_out(root, others)
     if contents[part] == "images":
         return FileSource(Path(root), names, Labels.none_each(len(names)), ())
     if class_list is None:

@@ -7,16 +7,16 @@ Paths below a root are strings with forward slashes: a Path for each of millions
 import errno
 import os
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
+from vitrine.core.console import join_names, progress_bar, warn_user
+from vitrine.data.image import HEIF_ADVICE, HEIF_SUFFIXES, IMAGE_SUFFIXES, register_heif
 from vitrine.data.source import Labels, PackedStrings, Source
-
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
 
 # Files that are expected beside images: no warning is given that they are left out.
 SIDE_FILES = {"thumbs.db", "desktop.ini", "license"}
@@ -65,11 +65,38 @@ def open_paths(paths: Sequence[Path]) -> FileSource:
     """Open files, and all images in folders and subfolders, each once, without labels; names are the paths as given."""
     names: dict[str, None] = {}
     for path in paths:
-        inside = [str(path / name) for name in sorted(walk(str(path), "", set(), []))] if path.is_dir() else [str(path)]
-        if not inside:
-            raise ValueError(f"{path} contains no images, including subfolders: use another folder, or files.")
+        inside = list_inside(path) if path.is_dir() else [str(path)]
         names.update(dict.fromkeys(inside))
     return FileSource(Path.cwd(), list(names), Labels.none_each(len(names)), ())
+
+
+def list_inside(folder: Path) -> list[str]:
+    """Return the paths of all images in a folder and its subfolders; other files are left out with a warning."""
+    others: list[str] = []
+    images = progress_bar(walk(str(folder), "", set(), others), None, f"Counting images in {folder}")
+    inside = [str(folder / name) for name in sorted(images)]
+    if not inside:
+        found = f" (but {count_kinds(others)})" if others else ""
+        raise ValueError(f"{folder} contains no images, including subfolders{found}: use another folder, or files.")
+    warn_left_out(str(folder), others)
+    return inside
+
+
+def warn_left_out(root: str, others: Sequence[str]) -> None:
+    """Warn about files in an image folder that are not images, with the number of each kind."""
+    if others:
+        examples = join_names(sorted(others), 3)
+        warn_user(f"{root}: left out {len(others)} files that are not images, {count_kinds(others)} ({examples}).")
+
+
+def count_kinds(names: Sequence[str]) -> str:
+    """Return the number of files of each kind, the most frequent first: 3 .heic (advice), 1 .svg, 1 without extension."""
+    counts = Counter(os.path.splitext(name)[1].lower() for name in names)
+    kinds = []
+    for suffix, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        advice = f" (to read them: {HEIF_ADVICE})" if suffix in HEIF_SUFFIXES else ""
+        kinds.append(f"{count:,} {suffix or 'without extension'}{advice}")
+    return join_names(kinds, 6)
 
 
 @dataclass(frozen=True)
@@ -93,7 +120,8 @@ def read_level(root: str, part: str = "") -> Level:
     images, folders, others = list_entries(folder)
     above = {folder_id(root), folder_id(folder)}
     folders = [inner for inner in folders if folder_id(join_path(folder, inner)) not in above]  # links that lead up again
-    nearest = {inner: find_image(join_path(folder, inner), above) for inner in folders}
+    tracked = progress_bar(folders, len(folders), f"Looking for images in {folder}")
+    nearest = {inner: find_image(join_path(folder, inner), above) for inner in tracked}
     return Level(
         images=images,
         full=[inner for inner in folders if nearest[inner] is not None],
@@ -107,10 +135,10 @@ def list_images(root: str, part: str, level: Level, others: list[str]) -> list[s
     """Return the sorted paths below the root of all images in `part`; other files are added to `others`."""
     if part:
         others.extend(level.others)
-    names = [join_path(part, image) for image in level.images]
-    for folder in level.full:
-        names.extend(walk(root, join_path(part, folder), {folder_id(root), folder_id(join_path(root, part))}, others))
-    return sorted(names)
+    above = {folder_id(root), folder_id(join_path(root, part))}
+    inside = (walk(root, join_path(part, folder), {*above}, others) for folder in level.full)
+    names = progress_bar(chain.from_iterable(inside), None, f"Counting images in {join_path(root, part)}")
+    return sorted([*(join_path(part, image) for image in level.images), *names])
 
 
 def walk(root: str, folder: str, seen: set[FolderId], others: list[str]) -> Iterator[str]:
@@ -173,7 +201,7 @@ def entry_kind(entry: os.DirEntry[str]) -> str:
     except OSError:  # a link to itself
         is_file = True
     suffix = os.path.splitext(lower)[1]
-    if is_file and suffix in IMAGE_SUFFIXES:
+    if is_file and (suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and register_heif())):
         return "image"
     return "side file" if lower in SIDE_FILES or suffix in SIDE_SUFFIXES else "other"
 

@@ -17,6 +17,7 @@ import numpy as np
 from vitrine.core.checksums import load_arrays, save_arrays
 from vitrine.core.console import join_names, progress_bar, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat, order_splits
+from vitrine.data.image import IMAGE_SUFFIXES
 from vitrine.data.source import Labels, PackedStrings, Source
 from vitrine.data.sources.annotations import (
     CLASS_LIST,
@@ -27,7 +28,6 @@ from vitrine.data.sources.annotations import (
     validate_labels,
 )
 from vitrine.data.sources.folder import is_image_folder
-from vitrine.data.sources.image_files import IMAGE_SUFFIXES
 from vitrine.data.sources.shards import Files, choose_files, expand_pattern, find_files, group_by_split, locate, read_stamp
 from vitrine.data.sources.webdataset_samples import EXPECTED, REMEDY, list_members, read_samples
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from vitrine.core.config_checks import is_whole
 from vitrine.core.console import summarise_error
+from vitrine.data.image import IMAGE_SUFFIXES
 from vitrine.data.sources.annotations import MAX_CLASSES, readable_errors
-from vitrine.data.sources.image_files import IMAGE_SUFFIXES
 
 # WebDataset ignores members without an extension, hidden files, and notes such as __this__.
 KEY = re.compile(r"(?!__[^/]*__(?:/|$))(?P<key>(?:.*/)?[^/.]+)(?P<extension>\.[^/]*)")
