@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.ranks import open_rendezvous
-from vitrine.core.runtime import Runtime, check_device, choose_device, seed_generators, start_runtime
+from vitrine.core.runtime import Runtime, check_device, choose_device, measure_memory, seed_generators, start_runtime
 
 
 @pytest.mark.parametrize("name", ["toaster", "cuda:99"])
@@ -153,3 +154,11 @@ def test_random_numbers_are_a_function_of_the_keys() -> None:
 def test_different_keys_give_different_numbers() -> None:
     keys = [*product(range(3), range(-1, 12), range(3), range(3)), (1, 23), (12, 3), (123,), (2**63, 0), (0, 2**63)]
     assert len({tuple(draw(*each).tolist()) for each in keys}) == len(keys)
+
+
+def test_memory_of_a_cpu_is_that_of_the_machine() -> None:
+    """The kernel's own count, which leaves out what it reserved at boot, is a little below the pages of the machine."""
+    memory = measure_memory(torch.device("cpu"))
+    counts = dict(re.findall(r"(MemTotal|SwapTotal): *(\d+) kB", Path("/proc/meminfo").read_text()))
+    assert memory == pytest.approx(1024 * sum(map(int, counts.values())), rel=0.05)
+    assert measure_memory(torch.device("meta")) is None

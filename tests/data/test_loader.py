@@ -444,3 +444,13 @@ def test_transform_may_change_targets_with_images(files: FileSource) -> None:
         assert batch.target.tolist() == [index % 4 for index in batch.index.tolist()]
         for image, original, turn in zip(batch.image, other.image, batch.target.tolist(), strict=True):
             assert torch.equal(image, torch.rot90(original, turn, (1, 2)))
+
+
+def test_more_workers_than_a_machine_can_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand processes would keep the machine busy for minutes, without a message."""
+    monkeypatch.setattr(module, "count_cpus", lambda: 16)
+    assert module.check_num_workers(512) == 512
+    with pytest.raises(ValueError, match=r"num_workers=513 .*512"):
+        module.check_num_workers(513)
+    monkeypatch.setattr(module, "count_cpus", lambda: 1)
+    assert module.check_num_workers(256) == 256

@@ -313,3 +313,11 @@ def count_bit(stages: tuple[int, ...], root: int) -> int:
             total += 2 * in_dim + 4 * mid  # norms
             in_dim = 4 * mid
     return total + 2 * in_dim + in_dim * 1000 + 1000
+
+
+def test_bytes_of_a_step_are_those_of_its_parts() -> None:
+    cost = compute_cost("ViT-B/16")
+    assert cost.compute_step_bytes(0, 4) == cost.training_weight_bytes == 16 * cost.num_parameters
+    assert cost.compute_step_bytes(32, 4) == cost.training_weight_bytes + 32 * cost.training_activation_bytes
+    assert cost.compute_step_bytes(0, 5, num_shards=8) == 20 * cost.num_parameters // 8
+    assert cost.compute_step_bytes(7, 0, is_half=True) == 7 * cost.training_activation_bytes // 2

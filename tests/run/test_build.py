@@ -16,6 +16,7 @@ from tests.filling import build_filled
 from tests.formats import cases
 from tests.run.test_run import make_recipe, write_data
 from vitrine.core.console import VitrineWarning
+from vitrine.core.runtime import Runtime
 from vitrine.data import open_data
 from vitrine.data.batch import Batch
 from vitrine.data.config import DataConfig, LoaderConfig
@@ -32,7 +33,7 @@ from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.objectives.masked_patches import MaskedPatches
 from vitrine.objectives.supervised import Supervised
-from vitrine.recipe import HeadInit, Recipe
+from vitrine.recipe import HeadInit, Recipe, with_changes
 from vitrine.recipes.registry import find_data_once
 from vitrine.run import build as run_data
 from vitrine.run import run as run_module
@@ -40,6 +41,7 @@ from vitrine.run.build import (
     build_evaluation_loader,
     build_initial_model,
     build_objective,
+    check_memory,
     load_objective,
     open_run_data,
     rebuild,
@@ -645,3 +647,70 @@ def test_hybrids_are_rejected_for_masked_patches(source: str, tmp_path: Path) ->
     model = ModelSettings(name="R26+ViT-Ti/16", image_size=32, num_channels=1)
     with pytest.raises(ValueError, match="ViT"):
         run_recipe(replace(make_masked(source), model=model), tmp_path / "run")
+
+
+GB = 10**9
+
+
+def check_on(monkeypatch: pytest.MonkeyPatch, memory: int | None, world_size: int = 1, **changes: Any) -> None:
+    """Check a ViT-B/16 of 86 million parameters and batches of 64 on a GPU of this much memory."""
+    monkeypatch.setattr(run_data, "measure_memory", lambda device: memory)
+    recipe = with_changes(
+        Recipe(model=ModelSettings(name="ViT-B/16"), loader=LoaderConfig(batch_size=64), total_steps=1), **changes
+    )
+    check_memory(recipe.model.resolve(1000), recipe, Runtime(torch.device("cuda"), 0, world_size))
+
+
+def test_a_step_beyond_all_memory_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 weights, gradients and Adam's averages take 1.39 GB and 64 images 7.56 GB; twice the memory is allowed."""
+    single = {"precision": "float32"}
+    check_on(monkeypatch, 5 * GB, machine=single)
+    check_on(monkeypatch, None, machine=single)
+    with pytest.raises(ValueError, match=r"8\.95 GB .*4 GB"):
+        check_on(monkeypatch, 4 * GB, machine=single)
+    for machine in ({"precision": "bfloat16"}, {"compile": True}, {"accumulation_steps": 4}, {"gradient_checkpointing": True}):
+        check_on(monkeypatch, 4 * GB, machine={**single, **machine})
+    check_on(monkeypatch, 4 * GB, world_size=2, machine=single)
+    check_on(monkeypatch, 4 * GB, machine=single, optim={"frozen_blocks": -1})
+
+
+def test_shards_optimizers_and_averages_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ViT-B/16 with one image: 16 bytes a parameter are 1.39 GB, SGD takes 12, and a Polyak average 4 more."""
+    one = {"loader": {"batch_size": 8}, "machine": {"accumulation_steps": 4, "precision": "bfloat16"}}
+    with pytest.raises(ValueError, match="memory"):
+        check_on(monkeypatch, GB // 2, world_size=2, **one)
+    one["machine"]["sharding"] = "fsdp"
+    check_on(monkeypatch, GB // 2, world_size=2, **one)
+    one = {"loader": {"batch_size": 1}, "machine": {"precision": "bfloat16"}}
+    check_on(monkeypatch, int(0.6 * GB), **one, optim={"kind": "sgd"})
+    for changes in ({}, {"optim": {"kind": "sgd"}, "polyak_factor": 0.9999}):
+        with pytest.raises(ValueError, match="memory"):
+            check_on(monkeypatch, int(0.6 * GB), **one, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"depth": 1_000_000}},
+        {"model": {"width": 10_000_000}},
+        {"model": {"mlp_dim": 10**11}},
+        {"model": {"patch_size": 1, "image_size": 40_000}},
+        {"loader": {"batch_size": 10**9}},
+        {"loader": {"batch_size": 10**12}, "machine": {"accumulation_steps": 10**12}},
+    ],
+)
+def test_absurd_sizes_are_refused_before_anything_is_read(changes: dict[str, Any], tmp_path: Path) -> None:
+    """At once, from the closed form: the data does not even exist."""
+    recipe = with_changes(make_recipe(str(tmp_path / "none.npz")), **changes)
+    with pytest.raises(ValueError, match=r"at least .* of memory"):
+        run_recipe(recipe, tmp_path / "run")
+
+
+def test_an_absurd_batch_is_refused_for_a_checkpoint_too(tmp_path: Path) -> None:
+    data = write_arrays(tmp_path / "data.npz")
+    checkpoint = run_recipe(make_recipe(data), tmp_path / "first")
+    assert checkpoint.is_finished
+    recipe = make_recipe(data)
+    recipe = replace(recipe, model=ModelSettings(checkpoint=str(tmp_path / "first" / "model")))
+    with pytest.raises(ValueError, match="memory"):
+        run_recipe(with_changes(recipe, loader={"batch_size": 10**9}), tmp_path / "second")

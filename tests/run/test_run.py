@@ -523,3 +523,10 @@ def test_few_shot_accuracy_is_measured_if_requested(source_measuring: str, tmp_p
     run = build_run(source_measuring, tmp_path, evaluation={"few_shot": 3})
     _, record = run.evaluator.evaluate(run.state)
     assert 0.5 < record["few_shot_3"] <= 1  # brightness tells the classes apart, and random features keep it
+
+
+@pytest.mark.parametrize("changes", [{"learning_rate": 1e38}, {"learning_rate": 1e300}, {"weight_decay": 1e300}])
+def test_a_step_beyond_float32_is_explained(changes: dict[str, float], tmp_path: Path) -> None:
+    recipe = with_changes(make_recipe(write_data(tmp_path / "data.npz")), optim={"kind": "adamw", **changes})
+    with pytest.raises(Diverged, match="learning_rate"):
+        run_recipe(recipe, tmp_path / "run")

@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,6 +124,17 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError):  # unknown name, not compiled in, not present
         raise ValueError(f"--device {name} is not available on this machine: use cpu, or another device torch finds.") from None
+
+
+def measure_memory(device: torch.device) -> int | None:
+    """Return the memory of a device in bytes, of a CPU with swap; None where it is not known."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    if device.type != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    meminfo = Path("/proc/meminfo")
+    swap = re.search(r"SwapTotal: *(\d+) kB", meminfo.read_text()) if meminfo.is_file() else None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + (0 if swap is None else 1024 * int(swap[1]))
 
 
 def seed_generators(*keys: int) -> None:

@@ -28,7 +28,8 @@ from vitrine.data.sampling import RngStream, SampleRng, StepSampler, hash_keys
 from vitrine.data.scan import count_cpus
 from vitrine.data.source import Source
 
-MAX_WORKERS = 8
+MAX_WORKERS = 8  # by default
+MIN_WORKER_LIMIT, MAX_WORKERS_PER_CPU = 256, 32  # on request, e.g. for a slow disk
 MAX_REPLACEMENTS = 100  # tried for one bad image; if all of them are bad, so is the data
 POLL_S = 1.0  # between two looks at a request to stop, while no batch comes
 RANKS_POLL_S = 10.0  # the same for several ranks, which can save together only if all get their batch
@@ -70,7 +71,7 @@ class Loader:
             world_size=world_size,
         )
         self.dataset = StepDataset(source, transform, self.sampler, bad_images, num_views)
-        self.num_workers = choose_num_workers(source) if config.num_workers is None else config.num_workers
+        self.num_workers = choose_num_workers(source) if config.num_workers is None else check_num_workers(config.num_workers)
         self.prefetch = config.prefetch
         self.stuck_after_s = config.stuck_after_s
         self.pin_memory = pin_memory
@@ -298,6 +299,14 @@ def init_worker(worker: int) -> None:
     """Let a worker end with its run, and not by signals to the process group, e.g. Ctrl-C or torchrun's."""
     os.setpgrp()
     exit_with_parent()
+
+
+def check_num_workers(num_workers: int) -> int:
+    """Return the number of worker processes, or raise ValueError if this machine would be busy with starting them alone."""
+    limit = max(MIN_WORKER_LIMIT, MAX_WORKERS_PER_CPU * count_cpus())
+    if num_workers > limit:
+        raise ValueError(f"num_workers={num_workers} is more than {limit}, the most for {count_cpus()} CPUs: lower it.")
+    return num_workers
 
 
 def choose_num_workers(source: Source) -> int:

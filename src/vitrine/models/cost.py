@@ -49,6 +49,17 @@ class Cost:
         """Compute the operations of a training run in 1e18, counted as in table 6 of the paper."""
         return FLOPS_PER_TRAINED_MAC * self.macs * num_images * num_epochs / 1e18
 
+    def compute_step_bytes(
+        self, num_images: int, numbers_per_parameter: int, num_shards: int = 1, is_half: bool = False
+    ) -> int:
+        """Return what a training step at least needs on each device; `num_images` go through the model at once.
+
+        Each parameter has `numbers_per_parameter` numbers in float32, divided among the shards: weight, gradient, averages.
+        `is_half` halves the activations, which bfloat16 and a compiler may do.
+        """
+        weights = BYTES_PER_NUMBER * numbers_per_parameter * self.num_parameters // num_shards
+        return weights + num_images * self.training_activation_bytes // (2 if is_half else 1)
+
 
 @dataclass(frozen=True)
 class ModelInfo:

@@ -1,5 +1,7 @@
 """What a run starts with: its data, its initial model and its objective."""
 
+import math
+import os
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrine.core.runtime import seed_generators
+from vitrine.core.console import format_bytes, progress_bar
+from vitrine.core.runtime import Runtime, measure_memory, seed_generators
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.loader import Loader, build_eval_loader
@@ -26,6 +29,8 @@ from vitrine.evaluation.topk import evaluating
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
+from vitrine.models.config import ModelConfig
+from vitrine.models.cost import compute_cost
 from vitrine.models.model import Model
 from vitrine.models.registry import build_meta_model, build_model
 from vitrine.objectives.config import OBJECTIVES
@@ -36,6 +41,7 @@ from vitrine.training.state import select_own_weights
 
 INITIALISATION = -1  # in place of a step, in the seed of everything drawn before the first step
 HEAD_FITS = {"ridge": fit_ridge_head, "discriminant": fit_discriminant_head}
+MEMORY_FACTOR = 2  # lower bounds beyond this are refused: a run that might just fit is not
 MAX_FITTED_IMAGES = 20_000  # more images change the solution little and cost a pass over all of them
 
 
@@ -138,6 +144,36 @@ def build_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint
     return replace(start, preprocessing=replace(start.preprocessing, resize=resize))
 
 
+def check_memory(config: ModelConfig, recipe: Recipe, runtime: Runtime) -> None:
+    """Raise ValueError if a step needs more than twice the memory of the device, by a closed-form lower bound.
+
+    Weights, gradients, averages and saved activations are counted; frozen parts and a compiler may need less than that.
+    """
+    memory = measure_memory(runtime.device)
+    if memory is None:
+        return
+    optim, machine, num_ranks = recipe.optim, recipe.machine, runtime.world_size
+    num_states = {"adamw": 2, "sgd": int(optim.momentum > 0)}[optim.kind]
+    num_images = recipe.loader.batch_size // (num_ranks * machine.accumulation_steps)
+    cost = compute_cost(replace(config, gradient_checkpointing=machine.gradient_checkpointing))
+    is_frozen = optim.frozen_blocks != 0
+    needed = cost.compute_step_bytes(
+        0 if is_frozen else num_images,
+        1 if is_frozen else 2 + num_states + int(recipe.polyak_factor is not None),
+        num_ranks if machine.sharding == "fsdp" else 1,
+        is_half=machine.compile or machine.precision != "float32",
+    )
+    if runtime.device.type == "cpu":  # its memory is shared by the ranks, and holds the whole batch, a byte for each value
+        batch_bytes = recipe.loader.batch_size // num_ranks * math.prod(config.image_size) * config.num_channels
+        needed = (needed + batch_bytes) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if needed > MEMORY_FACTOR * memory:
+        raise ValueError(
+            f"A step needs at least {format_bytes(needed)} of memory for {cost.num_parameters:,} parameters and "
+            f"{num_images:,} images at once, and {runtime.device} has {format_bytes(memory)}: use a smaller model or image "
+            "size, lower loader.batch_size, or raise machine.accumulation_steps."
+        )
+
+
 def build_fresh_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
     """Build the recipe's model with fresh weights."""
     config = recipe.model.resolve(len(class_names))
@@ -184,7 +220,8 @@ def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: t
         raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: use head_init='zero'.")
     loader = build_evaluation_loader(images, start.preprocessing, recipe)
     with evaluating(model):
-        features = extract_features(TorchEngine(start, device).features, loader.read_epoch(), device)
+        batches = progress_bar(loader.read_epoch(), loader.steps_per_epoch, "fitting the head")
+        features = extract_features(TorchEngine(start, device).features, batches, device)
     weight, bias = HEAD_FITS[recipe.head_init](features.values, features.labels, len(source.class_names))
     with torch.no_grad():
         for head in (model.head, getattr(model, "head_distillation", None)):

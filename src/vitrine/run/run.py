@@ -30,6 +30,7 @@ from vitrine.run.build import (
     build_evaluation_loader,
     build_initial_model,
     build_objective,
+    check_memory,
     open_run_data,
     rebuild,
     set_fitted_head,
@@ -97,6 +98,8 @@ class Run:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         check_batch_size(recipe, runtime)
+        if recipe.model.checkpoint is None:  # before data are read; the size of a checkpoint is known when it is loaded
+            check_memory(recipe.model.resolve(num_classes=2), recipe, runtime)
         self.recipe, self.folder, self.runtime = recipe, folder, runtime
         with runtime.main_first():  # rank 0 downloads and indexes; the other ranks reuse it
             self.data = open_run_data(recipe, dataset)
@@ -110,6 +113,7 @@ class Run:
             check_classes(loaded, self.data, resume_point.path)
             self.progress = resume_point.progress
             self.start = replace(loaded, model=rebuild(loaded.model, gradient_checkpointing=is_checkpointing))
+        check_memory(self.start.model.config, recipe, runtime)
         objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
         self.parallel = Parallel(objective, recipe.machine, runtime)
@@ -190,7 +194,14 @@ class Run:
                 f"Training cannot continue, because {error}; {saved}. Start again in another folder (--out) with a lower "
                 "optim.learning_rate, a longer optim.warmup_steps, or optim.max_grad_norm=1."
             ) from None
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if "without overflow" in str(error):  # torch's words for a scalar of the optimizer that exceeds float32
+                raise Diverged(
+                    f"A step of the optimizer exceeds the range of float32: lower optim.learning_rate="
+                    f"{self.recipe.optim.learning_rate:g} or optim.weight_decay={self.recipe.optim.weight_decay:g}."
+                ) from None
+            if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+                raise
             raise ValueError(
                 f"A batch of {self.recipe.loader.batch_size} does not fit into the memory of {self.runtime.device}: set "
                 "machine.accumulation_steps=8 or machine.gradient_checkpointing=True, or use more processes (torchrun)."
