@@ -3,9 +3,11 @@
 import errno
 import io
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import warnings
 from contextlib import suppress
 from itertools import product
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.data.pictures import write_classes
 from tests.test_package import BLOCK_TORCH
+from tests.training.test_progress import read_or_end
 from vitrine import cli
 from vitrine.core.console import VitrineWarning, warn_user
 
@@ -387,3 +391,36 @@ def test_a_mistake_of_ours_shows_its_traceback(capsys: pytest.CaptureFixture[str
     assert err.startswith("Traceback")
     assert r"about a\x1b]0;" in err
     assert "\x1b" not in err
+
+
+def run_in_terminal(*words: str) -> str:
+    """Return what a program writes to a terminal of its own, until it ends."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TTY_")} | {"TERM": "xterm"}
+    start = "from vitrine.core import console; from vitrine.cli import main; console.DELAY_S = 0.0; main()"
+    program = subprocess.Popen([sys.executable, "-c", start, *words], stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    written = b""
+    while chunk := read_or_end(leader):  # waits for output, or for the end
+        written += chunk
+    os.close(leader)
+    assert program.wait() == 0, written.decode()
+    return written.decode()
+
+
+def test_every_wait_is_shown_on_a_terminal(tmp_path: Path, cache: Path) -> None:
+    """From counting files to the test at the end; the cursor is back afterwards."""
+    data = write_classes(tmp_path / "data", {"train": 4, "val": 2, "test": 2})
+    size = ("--model.image-size", "16", "--model.patch-size", "8", "--loader.batch-size", "4", "--loader.num-workers", "0")
+    train = ("train", "digits", "--data.source", str(data), "--model.num-channels", "3", *size[:4], "--total-steps", "2")
+    train += (*size[4:], "--optim.warmup-steps", "0", "--data.no-in-memory", "--evaluation.num-times", "1")
+    written = run_in_terminal(*train, "--out", str(tmp_path / "first"))
+    assert all(title in written for title in ("Looking for images in", "Counting images in", "evaluating on val 0/"))
+    assert "evaluating on test 0/" in written
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+    model = str(tmp_path / "first" / "model")
+    tune = ("finetune", model, str(data), "--head-init", "ridge", "--total-steps", "2", "--optim.warmup-steps", "0", *size[4:])
+    assert "fitting the head" in run_in_terminal(*tune, "--out", str(tmp_path / "second"))
+    written = run_in_terminal("features", model, str(data), "--out", str(tmp_path / "rows.npz"), "--num-workers", "0")
+    assert all(title in written for title in ("Hashing images", "features train"))

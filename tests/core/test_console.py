@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from vitrine.core import console
 from vitrine.core.console import (
     VitrineWarning,
     describe_os_error,
@@ -275,3 +276,19 @@ def test_an_error_of_the_system_is_a_sentence_without_its_number(number: int) ->
 
 def test_an_error_that_is_a_sentence_already_stays() -> None:
     assert describe_os_error(OSError("The disk is full.")) == "The disk is full."
+
+
+def test_a_delayed_bar_appears_only_if_items_are_still_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = show_on(Terminal(), monkeypatch)
+    monkeypatch.setattr(console, "DELAY_S", 3600.0)
+    assert list(progress_bar(iter("abc"), None, "letters", is_delayed=True)) == ["a", "b", "c"]
+    assert screen.getvalue() == ""
+    monkeypatch.setattr(console, "DELAY_S", 0.0)
+    assert list(progress_bar(iter("abc"), None, "letters", is_delayed=True)) == ["a", "b", "c"]
+    assert "letters" in screen.getvalue()
+
+
+def test_only_the_first_of_several_processes_draws_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = show_on(Terminal(), monkeypatch, RANK="1")
+    assert list(progress_bar(iter("abc"), 3, "letters")) == ["a", "b", "c"]
+    assert screen.getvalue() == ""

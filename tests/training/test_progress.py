@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.training.progress import Progress, format_duration
+from vitrine.training.progress import SECONDS_BETWEEN_DRAWS, Progress, format_duration
 
 RECORD = {"step": 7, "loss": 1.23449, "accuracy": 0.567, "rate": 3e-4, "grad_norm": 2.0, "images_per_s": 210.4, "waited": 0.031}
 NAMES = ("accuracy",)
@@ -251,3 +251,41 @@ def test_speeds(speed: float, text: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_importing_it_does_not_import_rich() -> None:
     code = "import sys, vitrine.training.progress; assert 'rich' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_bar_moves_between_logged_steps_but_not_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = open_terminal(monkeypatch), Clock()
+    with Progress(1000, 0, "run", NAMES, clock) as progress:
+        progress.update(10, RECORD)
+        clock.now_s += SECONDS_BETWEEN_DRAWS
+        progress.show_step(11)
+        bar, figures = show(terminal.getvalue())
+        assert "  11/1000  " in bar
+        assert figures == METRICS
+        written = terminal.getvalue()
+        clock.now_s += SECONDS_BETWEEN_DRAWS / 2
+        progress.show_step(12)
+        assert terminal.getvalue() == written
+        clock.now_s += SECONDS_BETWEEN_DRAWS / 2
+        progress.show_step(13)
+        assert "  13/1000  " in show(terminal.getvalue())[0]
+    assert SECONDS_BETWEEN_DRAWS <= 0.5  # twice a second
+
+
+def test_an_evaluation_is_counted_below_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = open_terminal(monkeypatch), Clock()
+    with Progress(1000, 0, "run", NAMES, clock) as progress:
+        progress.update(500, RECORD)
+        lines = []
+        for _ in progress.track(iter("abc"), 3, "evaluating on [val]"):
+            lines.append(show(terminal.getvalue())[1])
+            clock.now_s += 1.0
+        assert lines == [f"evaluating on [val] {number}/3" for number in range(3)]
+        assert show(terminal.getvalue())[1] == METRICS
+
+
+def test_steps_and_evaluations_are_not_in_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(10, 0, "run", NAMES, Clock()) as progress:
+        progress.show_step(1)
+        assert list(progress.track(iter("abc"), 3, "evaluating")) == ["a", "b", "c"]
+    assert capsys.readouterr().err == "run\n"

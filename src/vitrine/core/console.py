@@ -7,11 +7,14 @@ import errno
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+DELAY_S = 0.4  # of bars for what is usually done at once
 
 # Characters that act on a terminal, or that change or hide the text around them: C0 and C1 controls with ESC, line separators,
 # bidirectional marks, zero-width and tag characters, and bytes of file names that are not UTF-8 (surrogates). Joiners
@@ -79,8 +82,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print(captured.get(), end="")
 
 
-def progress_bar(items: Iterable[Item], total: int | None, title: str, is_shown: bool = True) -> Iterator[Item]:
-    """Iterate over items with a progress bar on standard error, if that is a terminal; without a total, with a count."""
+def progress_bar(
+    items: Iterable[Item], total: int | None, title: str, is_shown: bool = True, is_delayed: bool = False
+) -> Iterator[Item]:
+    """Iterate over items with a progress bar on standard error, if that is a terminal; without a total, with a count.
+
+    With `is_delayed` it appears after a moment, so that what usually takes milliseconds does not flicker.
+    """
     # rich treats FORCE_COLOR, set on build servers, as a terminal. Of several processes, one draws.
     if not (is_shown and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"):
         yield from items
@@ -89,10 +97,19 @@ def progress_bar(items: Iterable[Item], total: int | None, title: str, is_shown:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+    items, num_done, start_s = iter(items), 0, time.monotonic()
+    while time.monotonic() < start_s + (DELAY_S if is_delayed else 0.0):
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        yield item
+        num_done += 1
     title_column = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), title_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(items, total=total, description=escape_controls(title))
+        task = progress.add_task(escape_controls(title), total=total, completed=num_done)
+        yield from progress.track(items, total=total, task_id=task)
 
 
 def parse_image_size(text: str, option: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vitrine.core.console import join_names, warn_user
+from vitrine.core.console import join_names, progress_bar, warn_user
 from vitrine.data.config import BadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.source import Source
@@ -75,7 +75,7 @@ def content_fingerprint(source: Source) -> str:
             return hashlib.blake2b(str(error).encode(), digest_size=32).digest()
 
     digest = hashlib.blake2b(digest_size=16)
-    for part in map_in_threads(digest_image, len(source)):
+    for part in progress_bar(map_in_threads(digest_image, len(source)), len(source), "Hashing images"):
         digest.update(part)
     return digest.hexdigest()
 
@@ -96,7 +96,7 @@ def file_fingerprint(source: Source) -> str | None:
     digest = hashlib.blake2b(digest_size=16)
     for index in range(len(source)):
         digest.update(source.name(index).encode("utf-8", "surrogateescape") + b"\0")
-    for path in files:
+    for path in progress_bar(files, len(files), "Looking for changed files", is_delayed=True):
         digest.update(os.fsencode(path) + b"\0")
         try:
             status = os.stat(path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrine.core.console import progress_bar
 from vitrine.data.config import BadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.scan import map_images
@@ -91,7 +92,8 @@ def load_into_memory(source: Source, bad_images: BadImages = "error") -> Source:
         return source
     pixels = np.zeros((0, 0, 0, 3), dtype=np.uint8)
     loaded = []
-    for index, image in map_images(source, LazyImage.to_numpy, bad_images):
+    images = map_images(source, LazyImage.to_numpy, bad_images)
+    for index, image in progress_bar(images, len(source), "Loading images into memory", is_delayed=True):
         height, width = image.shape[:2]
         if not loaded:
             if len(source) * image.size > MAX_BYTES:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.core.console import warn_user
+from vitrine.core.console import progress_bar, warn_user
 from vitrine.data.open_data import DataLike
 from vitrine.evaluation.config import InferenceConfig, ProbeConfig, ProbeKind
 from vitrine.evaluation.features import Features, FeatureSplit
@@ -71,7 +71,8 @@ def probe(
     config = config or ProbeConfig()
     predictor = Predictor(model, device, inference, show_progress=True)
     split = extract_split(predictor, data, held_out, subset, config.seed, use_cache)
-    return ProbeResult(len(split.train), len(split.test), [fit_probe(kind, split, config) for kind in kinds])
+    probes = [fit_probe(kind, split, config) for kind in progress_bar(kinds, len(kinds), "fitting probes")]
+    return ProbeResult(len(split.train), len(split.test), probes)
 
 
 def fit_probe(kind: ProbeKind, split: FeatureSplit, config: ProbeConfig) -> Probe:

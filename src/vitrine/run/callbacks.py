@@ -13,6 +13,7 @@ from typing import Literal
 from vitrine.core.console import print_error
 from vitrine.core.processes import continue_children
 from vitrine.core.runtime import Runtime
+from vitrine.data.batch import Batch
 from vitrine.recipe import Recipe
 from vitrine.run.folder import CheckpointWriter, RunFolder, RunProgress
 from vitrine.training.loop import MetricAverager, Metrics
@@ -62,6 +63,7 @@ class Callbacks:
         """Log, evaluate, save and stop where that is due after a step."""
         due = self.find_due(state.step)
         if not due:
+            self.logger.show_step(state.step)
             return
         # The host waits for the device here. Metrics are read whenever anything is due, not only for logs: so their float32
         # means stay the same, and nothing is saved after a loss that was not finite, which raises an error here.
@@ -183,6 +185,15 @@ class RunLogger:
             file.write({"step": step, **metrics})
         if self.progress is not None and "loss" in metrics:
             self.progress.update(step, metrics)
+
+    def show_step(self, step: int) -> None:
+        """Move the progress bar to a step that is not logged."""
+        if self.progress is not None:
+            self.progress.show_step(step)
+
+    def track(self, batches: Iterator[Batch], total: int, title: str) -> Iterator[Batch]:
+        """Show the progress of an evaluation below the progress bar."""
+        return batches if self.progress is None else self.progress.track(batches, total, title)
 
     def print_message(self, text: str) -> None:
         """Print a line to standard error, above the progress bar."""

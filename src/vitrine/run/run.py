@@ -1,6 +1,6 @@
 """One run: from a recipe to a trained model in its run folder."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,6 +12,7 @@ from vitrine.core.console import join_names
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime, start_runtime
 from vitrine.data.augment.transforms import TrainTransform
+from vitrine.data.batch import Batch
 from vitrine.data.fingerprint import DataFingerprint
 from vitrine.data.loader import Loader, LoadingStopped
 from vitrine.data.open_data import DatasetHandle
@@ -141,6 +142,7 @@ class Run:
 
     def train(self, stop: StopRequest, logger: RunLogger) -> RunSummary:
         """Train to the end or until stopped; at the end test the model once and save it."""
+        self.evaluator.track = logger.track
         callbacks = Callbacks(
             self.recipe,
             self.runtime,
@@ -259,6 +261,7 @@ class RunEvaluator:
         self.recipe, self.runtime, self.data = recipe, runtime, data
         self.preprocessing, self.parallel = preprocessing, parallel
         self.spec = OBJECTIVES[recipe.objective]
+        self.track: Callable[[Iterator[Batch], int, str], Iterator[Batch]] = lambda batches, total, title: batches
         self.evaluators = {name: EVALUATORS[name] for name in list_evaluators(self.spec, recipe.evaluation)}
 
     def evaluate(self, state: TrainState) -> tuple[float, Metrics]:
@@ -282,8 +285,12 @@ class RunEvaluator:
 
     def build_setup(self, state: TrainState, source: Source, split: str) -> EvaluationSetup:
         """Build what evaluators get: the objective, the images and how to read them."""
-        build_loader = partial(build_evaluation_loader, preprocessing=self.preprocessing, recipe=self.recipe)
-        rank, world_size = self.runtime.rank, self.runtime.world_size
+
+        def read(source: Source, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+            """Read the images that this rank evaluates, with their progress."""
+            loader = build_evaluation_loader(source, self.preprocessing, self.recipe, rank=rank, world_size=world_size)
+            return self.track(loader.read_epoch(), loader.steps_per_epoch, f"evaluating on {split}")
+
         return EvaluationSetup(
             objective=state.objective,
             runtime=self.runtime,
@@ -292,8 +299,8 @@ class RunEvaluator:
             train=self.data.train,
             source=source,
             split=split,
-            read=lambda source: build_loader(source, rank=rank, world_size=world_size).read_epoch(),
-            read_all=lambda source: build_loader(source).read_epoch(),
+            read=partial(read, rank=self.runtime.rank, world_size=self.runtime.world_size),
+            read_all=read,
             evaluating=partial(self.evaluating, state),
         )
 

@@ -2,10 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from vitrine.core.console import escape_controls, format_number, print_notice
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_DRAWS = 0.25  # of the bar, where steps are faster
+
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -33,7 +36,9 @@ class Progress:
         """`metric_names` are shown behind the loss, e.g. accuracy."""
         self.total_steps, self.start_step, self.step = total_steps, start_step, start_step
         self.title, self.metric_names, self.clock = title, metric_names, clock
-        self.figures, self.is_pending, self.start_s, self.next_line_s = "", False, 0.0, 0.0
+        self.figures, self.is_pending, self.start_s, self.next_line_s, self.next_draw_s = "", False, 0.0, 0.0, 0.0
+        self.activity = ""
+        """What is done between steps, shown below the bar in place of the metrics."""
         self.live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -62,6 +67,30 @@ class Progress:
             self.live.update(self.draw(), refresh=True)
         elif step >= self.total_steps or self.clock() >= self.next_line_s:
             self.print_line()
+
+    def show_step(self, step: int) -> None:
+        """Move the bar to a step whose metrics are not read, unless it was drawn a moment ago; nothing in a log."""
+        self.step = step
+        self.redraw()
+
+    def track(self, items: Iterable[Item], total: int, title: str) -> Iterator[Item]:
+        """Iterate over items between two steps, e.g. of an evaluation, with their count below the bar; nothing in a log."""
+        self.next_draw_s = 0.0  # the first item is shown at once
+        try:
+            for number, item in enumerate(items):
+                self.activity = f"{title} {number}/{total}"
+                self.redraw()
+                yield item
+        finally:
+            self.activity = ""
+            self.next_draw_s = 0.0
+            self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the bar on a terminal, if the last time is long enough ago."""
+        if self.live is not None and self.live.is_started and self.clock() >= self.next_draw_s:
+            self.live.update(self.draw(), refresh=True)
+            self.next_draw_s = self.clock() + SECONDS_BETWEEN_DRAWS
 
     def format_metrics(self, record: Mapping[str, float]) -> str:
         """Return the metrics in a line: loss, metrics of the objective, learning rate, speed and data wait."""
@@ -103,7 +132,7 @@ class Progress:
         grid.add_column(no_wrap=True)
         title = Text(escape_controls(self.title), no_wrap=True, overflow="ellipsis")
         grid.add_row(title, bar, f"{self.step}/{self.total_steps}", self.describe_time())
-        return Group(grid, Text(self.figures))
+        return Group(grid, Text(escape_controls(self.activity or self.figures)))
 
     def describe_time(self) -> str:
         """Return the remaining time, estimated from the steps of this attempt, or the total time at the end."""

@@ -73,7 +73,7 @@ def open_paths(paths: Sequence[Path]) -> FileSource:
 def list_inside(folder: Path) -> list[str]:
     """Return the paths of all images in a folder and its subfolders; other files are left out with a warning."""
     others: list[str] = []
-    images = progress_bar(walk(str(folder), "", set(), others), None, f"Counting images in {folder}")
+    images = progress_bar(walk(str(folder), "", set(), others), None, f"Counting images in {folder.name}", is_delayed=True)
     inside = [str(folder / name) for name in sorted(images)]
     if not inside:
         found = f" (but {count_kinds(others)})" if others else ""
@@ -120,7 +120,7 @@ def read_level(root: str, part: str = "") -> Level:
     images, folders, others = list_entries(folder)
     above = {folder_id(root), folder_id(folder)}
     folders = [inner for inner in folders if folder_id(join_path(folder, inner)) not in above]  # links that lead up again
-    tracked = progress_bar(folders, len(folders), f"Looking for images in {folder}")
+    tracked = progress_bar(folders, len(folders), f"Looking for images in {os.path.basename(folder)}", is_delayed=True)
     nearest = {inner: find_image(join_path(folder, inner), above) for inner in tracked}
     return Level(
         images=images,
@@ -137,7 +137,8 @@ def list_images(root: str, part: str, level: Level, others: list[str]) -> list[s
         others.extend(level.others)
     above = {folder_id(root), folder_id(join_path(root, part))}
     inside = (walk(root, join_path(part, folder), {*above}, others) for folder in level.full)
-    names = progress_bar(chain.from_iterable(inside), None, f"Counting images in {join_path(root, part)}")
+    title = f"Counting images in {os.path.basename(join_path(root, part))}"
+    names = progress_bar(chain.from_iterable(inside), None, title, is_delayed=True)
     return sorted([*(join_path(part, image) for image in level.images), *names])
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 import numpy as np
 
 from vitrine.core.config_checks import is_whole
-from vitrine.core.console import join_names, summarise_error, warn_user
+from vitrine.core.console import join_names, progress_bar, summarise_error, warn_user
 from vitrine.data.dataset_format import SPLITS, DatasetFormat, normalise_split, order_splits
 from vitrine.data.source import Labels
 from vitrine.data.sources.annotations import CLASS_LIST, MAX_CLASSES, load_class_list, numbered_class_names, open_text
@@ -234,7 +234,7 @@ def load_table(path: Path) -> Table:
     """Read all rows and check them against each other; only the first image file must exist."""
     root = os.path.dirname(os.path.abspath(path))
     table, lines, has_splits = Table(), dict[str, int](), False
-    for row in read_rows(path):
+    for row in progress_bar(read_rows(path), None, f"Reading {path.name}", is_delayed=True):
         full_path = os.path.normpath(os.path.join(root, row.path))  # ./a.png is a.png
         if not lines:
             has_splits = row.split is not None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitrine.core.console import join_names, summarise_error, warn_user
+from vitrine.core.console import join_names, progress_bar, summarise_error, warn_user
 from vitrine.data.dataset_format import DatasetFormat, order_splits
 from vitrine.data.source import Labels, Source
 from vitrine.data.sources.annotations import MAX_CLASSES, numbered_class_names, readable_errors, validate_labels
@@ -67,7 +67,8 @@ def find_parquet(path: Path) -> Files:
 def open_parquet(path: Path, split: str | None) -> "ParquetSource":
     """Open the Parquet files of a split, or all."""
     chosen, everything = choose_files(path, find_parquet(path), split)
-    summaries = {file: read_summary(file) for file in chosen}
+    tracked = progress_bar(chosen, len(chosen), f"Reading {path.name}", is_delayed=True)
+    summaries = {file: read_summary(file) for file in tracked}
     first = summaries[chosen[0]]
     columns = choose_columns(list(first.types), first.list_image_columns(), first.features, str(chosen[0]))
     for file, summary in summaries.items():
