@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
 from tests.photos import draw_divided, draw_images
+from vitrine.core import runtime
 from vitrine.core.console import VitrineWarning
 from vitrine.data.image import BadImage
 from vitrine.data.preprocessing import build_inception_preprocessing
@@ -28,6 +29,7 @@ from vitrine.evaluation.predictor import ImagePrediction, ImagesLike, Predictor,
 from vitrine.evaluation.probes import probe
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.models.config import ModelConfig, ViTConfig
+from vitrine.models.cost import compute_cost
 
 NAMES = tuple(f"bild {index} größer.png" for index in range(7))
 CLASS_NAMES = [f"class {number}" for number in range(5)]
@@ -454,3 +456,15 @@ def test_data_may_be_python_datasets(tmp_path: Path) -> None:
 def test_network_without_preprocessing_is_an_error() -> None:
     with pytest.raises(ValueError, match="Checkpoint"):
         Predictor(make_checkpoint(cases.VIT).model)
+
+
+def test_a_batch_beyond_all_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = draw_images(tmp_path, 3)
+    predictor = Predictor(make_classifier(files), "cpu")
+    needed = 3 * compute_cost(predictor.engine.model.config).inference_activation_bytes
+    monkeypatch.setattr(runtime, "measure_memory", lambda device: needed // 2)
+    assert len(predictor.predict(files).predictions) == 3  # twice the memory is allowed: it is a lower bound
+    monkeypatch.setattr(runtime, "measure_memory", lambda device: needed // 2 - 1)
+    with pytest.raises(ValueError, match=r"3 images .*memory"):
+        predictor.predict(files)
+    assert len(predictor.predict(files[:1]).predictions) == 1

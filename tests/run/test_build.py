@@ -15,6 +15,7 @@ from sklearn.linear_model import Ridge
 from tests.filling import build_filled
 from tests.formats import cases
 from tests.run.test_run import make_recipe, write_data
+from vitrine.core import runtime
 from vitrine.core.console import VitrineWarning
 from vitrine.core.runtime import Runtime
 from vitrine.data import open_data
@@ -654,7 +655,7 @@ GB = 10**9
 
 def check_on(monkeypatch: pytest.MonkeyPatch, memory: int | None, world_size: int = 1, **changes: Any) -> None:
     """Check a ViT-B/16 of 86 million parameters and batches of 64 on a GPU of this much memory."""
-    monkeypatch.setattr(run_data, "measure_memory", lambda device: memory)
+    monkeypatch.setattr(runtime, "measure_memory", lambda device: memory)
     recipe = with_changes(
         Recipe(model=ModelSettings(name="ViT-B/16"), loader=LoaderConfig(batch_size=64), total_steps=1), **changes
     )

@@ -14,6 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitrine.core.console import format_bytes
+
+MEMORY_FACTOR = 2  # only what needs more than this times the memory is refused: what might just fit is not
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -135,6 +139,14 @@ def measure_memory(device: torch.device) -> int | None:
     meminfo = Path("/proc/meminfo")
     swap = re.search(r"SwapTotal: *(\d+) kB", meminfo.read_text()) if meminfo.is_file() else None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + (0 if swap is None else 1024 * int(swap[1]))
+
+
+def require_memory(num_bytes: int, device: torch.device, what: str, advice: str) -> None:
+    """Raise ValueError if a lower bound of the memory that something needs exceeds twice the memory of the device."""
+    memory = measure_memory(device)
+    if memory is not None and num_bytes > MEMORY_FACTOR * memory:
+        needs = f"{what} needs at least {format_bytes(num_bytes)} of memory"
+        raise ValueError(f"{needs}, and {device} has {format_bytes(memory)}: {advice}.")
 
 
 def seed_generators(*keys: int) -> None:

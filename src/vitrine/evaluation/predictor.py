@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrine.core.console import progress_bar
 from vitrine.core.files import atomic_file
-from vitrine.core.runtime import choose_device
+from vitrine.core.runtime import choose_device, require_memory
 from vitrine.data.batch import Batch
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.image import BadImage, convert_image
@@ -32,6 +32,7 @@ from vitrine.evaluation.features import FeatureCache, Features, FeatureSplit, ex
 from vitrine.evaluation.topk import TOP, TopK, predict_batches
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
+from vitrine.models.cost import compute_cost
 
 MIN_FILES_FOR_WORKERS = 8  # below this, starting worker processes takes longer than reading the files
 
@@ -176,10 +177,19 @@ class Predictor:
     ) -> Iterator[Batch]:
         """Yield every image of a source once, in order, as preprocessed raw batches; `title` names the progress bar."""
         inference = inference or self.inference
+        self.check_memory(min(inference.batch_size, len(source)))
         loader = build_eval_loader(source, self.engine.preprocessing, **vars(inference))
         loader.is_quiet = not warn_skipped
         batches = loader.read_epoch()
         return progress_bar(batches, loader.steps_per_epoch, title) if title and self.show_progress else batches
+
+    def check_memory(self, num_images: int) -> None:
+        """Raise ValueError if a batch cannot fit into memory, by the model's closed-form cost."""
+        if isinstance(self.engine, TorchEngine):
+            config = self.engine.model.config
+            num_bytes = num_images * compute_cost(config).inference_activation_bytes
+            batch = f"A batch of {num_images:,} images of {config.image_size[0]} x {config.image_size[1]} pixels"
+            require_memory(num_bytes, self.engine.device, batch, "use a smaller batch size or image size")
 
     def open_images(self, images: ImagesLike) -> tuple[Source, InferenceConfig]:
         """Return images as a source, and the settings to read it with: no worker processes for a few files or objects."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrine.core.console import format_bytes, progress_bar
-from vitrine.core.runtime import Runtime, measure_memory, seed_generators
+from vitrine.core.console import progress_bar
+from vitrine.core.runtime import Runtime, require_memory, seed_generators
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.loader import Loader, build_eval_loader
@@ -41,7 +41,6 @@ from vitrine.training.state import select_own_weights
 
 INITIALISATION = -1  # in place of a step, in the seed of everything drawn before the first step
 HEAD_FITS = {"ridge": fit_ridge_head, "discriminant": fit_discriminant_head}
-MEMORY_FACTOR = 2  # lower bounds beyond this are refused: a run that might just fit is not
 MAX_FITTED_IMAGES = 20_000  # more images change the solution little and cost a pass over all of them
 
 
@@ -149,9 +148,6 @@ def check_memory(config: ModelConfig, recipe: Recipe, runtime: Runtime) -> None:
 
     Weights, gradients, averages and saved activations are counted; frozen parts and a compiler may need less than that.
     """
-    memory = measure_memory(runtime.device)
-    if memory is None:
-        return
     optim, machine, num_ranks = recipe.optim, recipe.machine, runtime.world_size
     num_states = {"adamw": 2, "sgd": int(optim.momentum > 0)}[optim.kind]
     num_images = recipe.loader.batch_size // (num_ranks * machine.accumulation_steps)
@@ -166,12 +162,9 @@ def check_memory(config: ModelConfig, recipe: Recipe, runtime: Runtime) -> None:
     if runtime.device.type == "cpu":  # its memory is shared by the ranks, and holds the whole batch, a byte for each value
         batch_bytes = recipe.loader.batch_size // num_ranks * math.prod(config.image_size) * config.num_channels
         needed = (needed + batch_bytes) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if needed > MEMORY_FACTOR * memory:
-        raise ValueError(
-            f"A step needs at least {format_bytes(needed)} of memory for {cost.num_parameters:,} parameters and "
-            f"{num_images:,} images at once, and {runtime.device} has {format_bytes(memory)}: use a smaller model or image "
-            "size, lower loader.batch_size, or raise machine.accumulation_steps."
-        )
+    step = f"A training step of {cost.num_parameters:,} parameters with {num_images:,} images at once"
+    advice = "use a smaller model or image size, lower loader.batch_size, or raise machine.accumulation_steps"
+    require_memory(needed, runtime.device, step, advice)
 
 
 def build_fresh_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
