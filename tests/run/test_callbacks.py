@@ -51,6 +51,8 @@ class Driver:
     stop: StopRequest = field(default_factory=StopRequest)
     done: list[tuple[Any, ...]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    shown: list[int] = field(default_factory=list)
+    """Steps that the bar was moved to without a logged line."""
     records: list[tuple[int, Metrics]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,6 +77,9 @@ class Driver:
 
     def print_message(self, text: str) -> None:
         self.messages.append(text)
+
+    def show_step(self, step: int) -> None:
+        self.shown.append(step)
 
     def evaluate(self, state: TrainState) -> tuple[float, Metrics]:
         assert self.accuracies is not None
@@ -145,6 +150,7 @@ def test_a_log_line_averages_all_steps_since_the_last_line() -> None:
     assert driver.steps("evaluate") == [12, 23]
     assert driver.steps("save") == [9, 18, 23]
     assert driver.logged == [5, 10, 15, 20, 23]
+    assert sorted(driver.shown + driver.logged) == list(range(1, 24))  # the bar moves at every step
     lines = [record for _, record in driver.records if "loss" in record]
     assert [line["loss"] for line in lines] == pytest.approx([3, 8, 13, 18, 22])  # steps 1 to 5, 6 to 10, ..
     assert [line["rate"] for line in lines] == [1 / step for step in driver.logged]  # that of the step

@@ -62,8 +62,9 @@ class Callbacks:
     def after_step(self, state: TrainState, metrics: MetricAverager, lr: float) -> None:
         """Log, evaluate, save and stop where that is due after a step."""
         due = self.find_due(state.step)
-        if not due:
+        if "log" not in due:
             self.logger.show_step(state.step)
+        if not due:
             return
         # The host waits for the device here. Metrics are read whenever anything is due, not only for logs: so their float32
         # means stay the same, and nothing is saved after a loss that was not finite, which raises an error here.
