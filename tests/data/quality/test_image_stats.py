@@ -7,6 +7,7 @@ The cache of image statistics is atomic, read back, and not trusted when damaged
 import hashlib
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -184,3 +185,33 @@ def test_other_images_have_other_notes(tmp_path: Path, cache: Path) -> None:
     assert first.folder != second.folder
     assert first.folder.parent == cache / "surveys"
     assert open_stats_cache(open_data("digits", "test"), [1]) is None
+
+
+# A source whose images are never read: its workers hold the write end of a pipe until they end.
+ENDLESS = """
+import time
+import numpy as np
+from vitrine.data.quality.image_stats import CHUNK, map_chunks
+from vitrine.data.source import ArraySource, Labels
+
+class Endless(ArraySource):
+    def fetch(self, index):
+        print("reading", flush=True)
+        time.sleep(3600)
+
+pixels = np.zeros((2 * CHUNK, 8, 8, 3), np.uint8)
+source = Endless(pixels, Labels.one_each(np.zeros(len(pixels))), ("any",), "endless")
+list(map_chunks(source, [range(CHUNK), range(CHUNK, 2 * CHUNK)]))
+"""
+
+
+def test_workers_end_when_the_command_is_killed() -> None:
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True, pass_fds=[writer]) as process:
+        os.close(writer)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        process.kill()
+    ready, _, _ = select.select([reader], [], [], 600)  # until what hangs is given up; no limit on speed
+    os.close(reader)
+    assert ready
