@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import TracebackType
 from typing import Any, TextIO
 
 import vitrine
@@ -57,6 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     If the reader of the output has gone, as in `vitrine models | head -1`, the command ends quietly, as by SIGPIPE.
     """
     open_missing_streams()
+    if arguments is None:
+        sys.excepthook = print_traceback
     try:
         with readable_errors(), flushed_output(), one_line_warnings():
             run_command(sys.argv[1:] if arguments is None else arguments)
@@ -86,7 +89,7 @@ def run_command(arguments: list[str]) -> None:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Print errors of the user, the system and memory as one sentence, and others with their traceback; exit."""
+    """Print errors of the user, the system and memory as one sentence and exit; others are mistakes of ours and pass."""
     try:
         yield
     except KeyboardInterrupt:
@@ -100,12 +103,16 @@ def readable_errors() -> Iterator[None]:
         print_error(error)
         sys.exit(2)
     except Exception as error:
-        if is_out_of_memory(error):
-            print_error("There is not enough memory for this: use a smaller model, batch or image size, or fewer workers.")
-            sys.exit(2)
-        for line in traceback.format_exc().splitlines():
-            print_notice(line)
-        sys.exit(1)
+        if not is_out_of_memory(error):
+            raise
+        print_error("There is not enough memory for this: use a smaller model, batch or image size, or fewer workers.")
+        sys.exit(2)
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    """Print a traceback as Python does, with the characters of names in it escaped."""
+    for line in "".join(traceback.format_exception(kind, error, place)).splitlines():
+        print_notice(line)
 
 
 def is_out_of_memory(error: Exception) -> bool:
