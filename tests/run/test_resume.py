@@ -302,7 +302,8 @@ def test_runs_killed_two_hundred_times_give_the_same_result(kind: str, source: s
         moments = [draw_moment(drawn, num_operations) for _ in range(KILLS_PER_RUN)]
         num_killed += kill_and_resume(recipe, tmp_path / "run", moments)
         require_same_run(tmp_path / "run", tmp_path / "whole")
-        assert list_leftovers(tmp_path / "run") == []
+        # Killed between its last file and the release of its lock, a run is finished, and nobody writes to it again.
+        assert list_leftovers(tmp_path / "run") in ([], [".run.vitrine-lock"])
         shutil.rmtree(tmp_path / "run")
 
 
