@@ -1,10 +1,8 @@
 """Tests of data/quality/duplicates.py.
 
 Copies are found across and within data sets; other pictures are not.
-Copies are told from pictures that are only alike.
 """
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +10,14 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from tests.data.pictures import draw_picture, encode, write_picture
-from vitrine.data.image import LazyImage
 from vitrine.data.open_data import open_data
-from vitrine.data.quality import duplicates
-from vitrine.data.quality.duplicates import (
-    CROPS,
-    MIN_SIMILARITY,
-    EdgeMap,
-    build_window,
-    compute_edge_map,
-    compute_similarity,
-    find_duplicates_between,
-    find_duplicates_within,
-    load_edge_map,
-    pair_identical,
-)
+from vitrine.data.quality import edge_map
+from vitrine.data.quality.duplicates import extend_to_copies, find_duplicates_between, find_duplicates_within, pair_identical
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, stats_of_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes
 from vitrine.data.source import Source
 from vitrine.data.subsets import SubsetSource, select_subset
 
-WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
 NUM_PICTURES = 12
 
 
@@ -102,6 +87,14 @@ def test_every_copy_is_paired_once() -> None:
     assert len(pair_identical(many, many)) == 599
 
 
+def test_crowds_of_identical_and_of_near_copies_do_not_multiply() -> None:
+    """Of 200 images with identical bytes, the first has 100 near copies: each other one is paired with the first few."""
+    near = np.stack([np.zeros(100, np.int64), np.arange(100)], axis=1)
+    pairs, similarity = extend_to_copies(near, np.linspace(0.8, 0.9, 100), np.zeros(200, np.int64), np.arange(100))
+    assert len(pairs) == len(similarity) == 100 + 199 * 32
+    assert set(pairs[:, 0].tolist()) == set(range(200))
+
+
 def test_copies_of_a_near_copy_are_named_too(folder: Path) -> None:
     (folder / "second" / "all" / "half.jpg").write_bytes(encode(draw_picture(4).resize((64, 48))))
     for name in ("first/all/04-again.jpg", "first/all/04-more.jpg"):
@@ -117,12 +110,12 @@ def test_many_shots_of_one_scene_take_few_looks(folder: Path, monkeypatch: pytes
         shot = (pixels + generator.normal(0, 3, pixels.shape)).clip(0, 255).astype(np.uint8)
         Image.fromarray(shot).save(folder / "second" / "all" / f"{number:02}.png")
     looks = []
-    look = duplicates.compute_similarity
-    monkeypatch.setattr(duplicates, "compute_similarity", lambda *both: (looks.append(both), look(*both))[1])
+    look = edge_map.correlate_with_crops
+    monkeypatch.setattr(edge_map, "correlate_with_crops", lambda *both: (looks.append(both), look(*both))[1])
     source = open_data(folder / "second")
     pairs = find_duplicates_within(compute_image_stats(source, ""), source)
     assert {number for pair in pairs.indices.tolist() for number in pair} == set(range(40))
-    assert len(looks) < 80  # of 780 pairs
+    assert len(looks) < 2 * 80  # of 780 pairs, each looked at both ways
 
 
 def test_tiny_images_are_compared_by_their_bytes_alone(cache: Path) -> None:
@@ -157,70 +150,3 @@ def test_copies_of_photographs(assets: Path, cache: Path, tmp_path: Path) -> Non
     expected = {(number, 2 * place + which) for place, number in enumerate(chosen) for which in (0, 1)}
     assert expected <= set(map(tuple, found.indices.tolist()))
     assert len(found) - len(expected) <= 2  # two photographs of this set are the same
-
-
-def load(image: Image.Image) -> EdgeMap:
-    return load_edge_map(LazyImage(np.asarray(image), "picture"))
-
-
-def test_an_image_is_like_itself_and_no_other() -> None:
-    pictures = [load(draw_picture(seed)) for seed in range(6)]
-    assert compute_similarity(pictures[0], pictures[0]) == pytest.approx(1, abs=1e-5)
-    assert max(compute_similarity(pictures[0], other) for other in pictures[1:]) < 0.5
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_copies_are_confirmed(seed: int) -> None:
-    image = draw_picture(seed, (200, 250))
-    copies = [
-        Image.open(io.BytesIO(encode(image, 50))),
-        image.resize((125, 100), Image.Resampling.BICUBIC),
-        ImageEnhance.Brightness(image).enhance(1.3),
-        image.crop((12, 10, 238, 190)),
-        image.crop((12, 0, 250, 200)),
-        image.crop((0, 3, 240, 195)),
-    ]
-    assert min(compute_similarity(load(image), load(copy)) for copy in copies) > MIN_SIMILARITY
-
-
-def test_alike_in_light_and_different_in_detail_is_not_the_same() -> None:
-    """The same gradient from dark to light, with other things on it."""
-    slope = np.linspace(0, 160, 128)[None, :, None] + np.zeros((96, 128, 3))
-    first, second = (slope + 0.4 * np.asarray(draw_picture(seed)) for seed in (1, 2))
-    similarity = compute_similarity(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
-    assert similarity < MIN_SIMILARITY
-
-
-def test_windows_keep_the_mean_of_what_they_see() -> None:
-    assert np.allclose(WINDOWS.sum(axis=2), 1, atol=1e-6)
-    assert np.allclose(WINDOWS[0], np.kron(np.eye(24), np.full((1, 2), 0.5)))
-
-
-def compare_plainly(first: np.ndarray, second: np.ndarray) -> float:
-    """Every piece of either is made and laid over the whole of the other."""
-
-    def list_steps(image: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.diff(image, axis=0)[:, 1:].reshape(-1), np.diff(image, axis=1)[1:].reshape(-1)])
-
-    similarity = []
-    for larger, smaller in ((first, second), (second, first)):
-        whole = list_steps(WINDOWS[0] @ smaller @ WINDOWS[0].T)
-        for rows in WINDOWS:
-            for columns in WINDOWS:
-                steps = list_steps(rows @ larger @ columns.T)
-                similarity.append(steps @ whole / np.sqrt((steps @ steps) * (whole @ whole)))
-    return max(similarity)
-
-
-def test_it_is_the_best_of_all_pieces() -> None:
-    generator = np.random.default_rng(0)
-    first = generator.uniform(0, 255, (48, 48)).astype(np.float32)
-    second = np.roll(first, 2, axis=1) + 20 * generator.standard_normal((48, 48)).astype(np.float32)
-    expected = compare_plainly(first.astype(np.float64), second.astype(np.float64))
-    assert 0.1 < expected < 0.99
-    assert compute_similarity(compute_edge_map(first), compute_edge_map(second)) == pytest.approx(expected, abs=1e-4)
-
-
-def test_blank_images_are_like_nothing() -> None:
-    blank = compute_edge_map(np.full((48, 48), 7, dtype=np.float32))
-    assert compute_similarity(blank, blank) < 1e-3

@@ -123,31 +123,49 @@ QUERIES_AT_ONCE = 2048
 
 def search(database: PerceptualHashes, queries: PerceptualHashes) -> np.ndarray:
     """Find similar images: pairs (P, 2) of a database index and a query index that are close in some view."""
-    pairs = [np.zeros((0, 2), np.int64)]
-    usable = np.flatnonzero(~queries.is_flat)
-    blocks = [usable[start : start + QUERIES_AT_ONCE] for start in range(0, len(usable), QUERIES_AT_ONCE)]
-    with ThreadPoolExecutor(count_cpus()) as pool:
-        for view, band in product(range(len(MARGINS)), range(NUM_BANDS)):
-            table = BandTable(database, view, band)
-            pairs += pool.map(lambda block, table=table: search_block(table, queries, block), blocks)
-    return np.unique(np.concatenate(pairs), axis=0)
+    return HashIndex(database, np.arange(len(database))).search(queries, np.arange(len(queries)))
 
 
 def search_both_ways(first: PerceptualHashes, second: PerceptualHashes) -> np.ndarray:
     """Find pairs (P, 2) of one image of each set. Weak bits are the query's, so both sets are searched with the other."""
-    return np.unique(np.concatenate([search(first, second), search(second, first)[:, ::-1]]), axis=0)
+    return unique_pairs(np.concatenate([search(first, second), search(second, first)[:, ::-1]]))
+
+
+def unique_pairs(pairs: np.ndarray) -> np.ndarray:
+    """Return the different ones of pairs of indices (P, 2), sorted."""
+    stride = int(pairs.max(initial=0)) + 1
+    first, second = np.divmod(np.unique(pairs[:, 0] * stride + pairs[:, 1]), stride)
+    return np.stack([first, second], axis=1)
+
+
+class HashIndex:
+    """The hashes of some images, in a table for each view and band."""
+
+    def __init__(self, hashes: PerceptualHashes, indices: np.ndarray) -> None:
+        self.size = len(indices)
+        usable = indices[~hashes.is_flat[indices]]
+        self.tables = [BandTable(hashes, usable, view, band) for view, band in product(range(len(MARGINS)), range(NUM_BANDS))]
+
+    def search(self, queries: PerceptualHashes, indices: np.ndarray) -> np.ndarray:
+        """Find pairs (P, 2), sorted, of an index of an image here and of one of the given queries."""
+        pairs = np.zeros((0, 2), np.int64)
+        usable = indices[~queries.is_flat[indices]]
+        blocks = [usable[start : start + QUERIES_AT_ONCE] for start in range(0, len(usable), QUERIES_AT_ONCE)]
+        with ThreadPoolExecutor(count_cpus()) as pool:
+            for table in self.tables:  # most pairs are in several tables: only one table's are kept twice
+                found = pool.map(lambda block, table=table: search_block(table, queries, block), blocks)
+                pairs = unique_pairs(np.concatenate([pairs, *found]))
+        return pairs
 
 
 class BandTable:
     """The hashes of one view, sorted by one band, so that all with a given band are a range."""
 
-    def __init__(self, database: PerceptualHashes, view: int, band: int) -> None:
-        self.band = band
-        indices = np.flatnonzero(~database.is_flat)
-        keys = extract_band(database.words[indices, view, 0], band)
-        order = np.argsort(keys, kind="stable")
-        self.indices = indices[order]
-        self.words = database.words[self.indices, view]  # (N, 2)
+    def __init__(self, hashes: PerceptualHashes, indices: np.ndarray, view: int, band: int) -> None:
+        self.view, self.band = view, band
+        keys = extract_band(hashes.words[indices, view, 0], band)
+        self.indices = indices[np.argsort(keys.astype(np.uint16), kind="stable")]  # 16 bits are sorted by radix
+        self.words = hashes.words[self.indices, view]  # (N, 2)
         self.counts = np.bincount(keys, minlength=2**BAND_BITS)
         self.starts = np.cumsum(self.counts) - self.counts
 

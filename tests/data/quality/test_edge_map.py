@@ -1,0 +1,88 @@
+"""Tests of data/quality/edge_map.py: copies are told from pictures that are only alike."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+
+from tests.data.pictures import draw_picture, encode
+from vitrine.data.image import LazyImage
+from vitrine.data.quality.edge_map import (
+    CROPS,
+    MIN_SIMILARITY,
+    EdgeMap,
+    build_window,
+    compute_edge_map,
+    compute_similarity,
+    load_edge_map,
+)
+
+WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
+
+
+def load(image: Image.Image) -> EdgeMap:
+    return load_edge_map(LazyImage(np.asarray(image), "picture"))
+
+
+def test_an_image_is_like_itself_and_no_other() -> None:
+    pictures = [load(draw_picture(seed)) for seed in range(6)]
+    assert compute_similarity(pictures[0], pictures[0]) == pytest.approx(1, abs=1e-5)
+    assert max(compute_similarity(pictures[0], other) for other in pictures[1:]) < 0.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_are_confirmed(seed: int) -> None:
+    image = draw_picture(seed, (200, 250))
+    copies = [
+        Image.open(io.BytesIO(encode(image, 50))),
+        image.resize((125, 100), Image.Resampling.BICUBIC),
+        ImageEnhance.Brightness(image).enhance(1.3),
+        image.crop((12, 10, 238, 190)),
+        image.crop((12, 0, 250, 200)),
+        image.crop((0, 3, 240, 195)),
+    ]
+    assert min(compute_similarity(load(image), load(copy)) for copy in copies) > MIN_SIMILARITY
+
+
+def test_alike_in_light_and_different_in_detail_is_not_the_same() -> None:
+    """The same gradient from dark to light, with other things on it."""
+    slope = np.linspace(0, 160, 128)[None, :, None] + np.zeros((96, 128, 3))
+    first, second = (slope + 0.4 * np.asarray(draw_picture(seed)) for seed in (1, 2))
+    similarity = compute_similarity(*(load(Image.fromarray(each.clip(0, 255).astype(np.uint8))) for each in (first, second)))
+    assert similarity < MIN_SIMILARITY
+
+
+def test_windows_keep_the_mean_of_what_they_see() -> None:
+    assert np.allclose(WINDOWS.sum(axis=2), 1, atol=1e-6)
+    assert np.allclose(WINDOWS[0], np.kron(np.eye(24), np.full((1, 2), 0.5)))
+
+
+def compare_plainly(first: np.ndarray, second: np.ndarray) -> float:
+    """Every piece of either is made and laid over the whole of the other."""
+
+    def list_steps(image: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.diff(image, axis=0)[:, 1:].reshape(-1), np.diff(image, axis=1)[1:].reshape(-1)])
+
+    similarity = []
+    for larger, smaller in ((first, second), (second, first)):
+        whole = list_steps(WINDOWS[0] @ smaller @ WINDOWS[0].T)
+        for rows in WINDOWS:
+            for columns in WINDOWS:
+                steps = list_steps(rows @ larger @ columns.T)
+                similarity.append(steps @ whole / np.sqrt((steps @ steps) * (whole @ whole)))
+    return max(similarity)
+
+
+def test_it_is_the_best_of_all_pieces() -> None:
+    generator = np.random.default_rng(0)
+    first = generator.uniform(0, 255, (48, 48)).astype(np.float32)
+    second = np.roll(first, 2, axis=1) + 20 * generator.standard_normal((48, 48)).astype(np.float32)
+    expected = compare_plainly(first.astype(np.float64), second.astype(np.float64))
+    assert 0.1 < expected < 0.99
+    assert compute_similarity(compute_edge_map(first), compute_edge_map(second)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_blank_images_are_like_nothing() -> None:
+    blank = compute_edge_map(np.full((48, 48), 7, dtype=np.float32))
+    assert compute_similarity(blank, blank) < 1e-3
