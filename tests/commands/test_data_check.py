@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.pictures import write_classes
+from tests.data.pictures import draw_picture, encode, write_classes
 from vitrine.cli import main
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.subsets import read_exclude_list
@@ -49,6 +49,19 @@ def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, ca
     assert content["findings"][1]["images"][0] == {"name": "train/cat/leak.jpg", "split": "train", "classes": ["cat"]}
     assert content["splits"][0] == {"split": "train", "num_images": 8, "classes": {"cat": 4, "dog": 4}}
     assert "leak.jpg" in (tmp_path / "page.html").read_text()
+
+
+def test_a_crowd_of_copies_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One picture in many compressions, in train and in test: the JSON and the list name all copies, the terminal a few."""
+    for split, qualities in (("train", range(30, 90)), ("test", range(90, 50, -1))):
+        for quality in qualities:
+            (folder / split / "cat" / f"crowd-{quality}.jpg").write_bytes(encode(draw_picture(99), quality))
+    assert run(str(folder), "--leave-out", str(tmp_path / "list.txt"), "--json", str(tmp_path / "all.json")) == 1
+    assert re.search(r"in two splits +1 +error", out := capsys.readouterr().out)
+    assert re.search(r"crowd-30.jpg = .* = .. and 94 more", out)
+    (finding,) = json.loads((tmp_path / "all.json").read_text())["findings"]
+    assert len({image["name"] for image in finding["images"]}) == 100
+    assert read_exclude_list(tmp_path / "list.txt") == {f"train/cat/crowd-{quality}.jpg" for quality in range(30, 90)}
 
 
 def test_a_model_doubts_labels(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,18 @@ from PIL import Image, ImageEnhance
 
 from tests.data.pictures import draw_picture, encode
 from vitrine.data.image import LazyImage
+from vitrine.data.quality import edge_map
 from vitrine.data.quality.edge_map import (
     CROPS,
     MIN_SIMILARITY,
     EdgeMap,
+    ImageComparer,
     build_window,
     compute_edge_map,
     compute_similarity,
     load_edge_map,
 )
+from vitrine.data.source import ArraySource, Labels
 
 WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
 
@@ -86,3 +89,20 @@ def test_it_is_the_best_of_all_pieces() -> None:
 def test_blank_images_are_like_nothing() -> None:
     blank = compute_edge_map(np.full((48, 48), 7, dtype=np.float32))
     assert compute_similarity(blank, blank) < 1e-3
+
+
+def test_processes_compare_as_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.stack([np.asarray(draw_picture(seed, (40, 40))) for seed in range(6)])
+    sources = [ArraySource(each, Labels.none_each(6), (), "pictures") for each in (pixels, pixels[::-1].copy())]
+    pairs = np.stack(np.divmod(np.arange(36), 6), axis=1)
+    found = []
+    for limit in (36, 35):
+        monkeypatch.setattr(edge_map, "MIN_FOR_PROCESSES", limit)
+        monkeypatch.setattr(edge_map, "PAIRS_AT_ONCE", 5)
+        with ImageComparer(*sources) as comparer:
+            found.append(list(comparer.compare(pairs, (0, 1))))
+            assert (comparer.pool is not None) == (limit == 35)
+    assert found[0] == found[1]
+    assert [pair for pair, value in zip(pairs.tolist(), found[0], strict=True) if value > MIN_SIMILARITY] == [
+        [number, 5 - number] for number in range(6)
+    ]
