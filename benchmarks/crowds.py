@@ -11,6 +11,7 @@ is for writing the files.
 
 import io
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,18 @@ def main(
             os.environ["VITRINE_CACHE"] = str(cache)
             results.append({"copies": size, **run_check(folder), **measure_search(folder)})
             print(format_row(results[-1]), flush=True)
-    columns = ("copies", "seconds", "of which search", "hashes compared", "candidates", "verified", "groups", "memory")
+    columns = (
+        "copies",
+        "seconds",
+        "CPU",
+        "of which search",
+        "CPU",
+        "hashes compared",
+        "candidates",
+        "verified",
+        "groups",
+        "memory",
+    )
     print_table(columns, [format_row(result) for result in results])
     if json is not None:
         write_json(json, {"num_images": num_images, "crop": crop, "seed": seed, "results": results})
@@ -63,7 +75,7 @@ def main(
 def format_row(result: dict) -> tuple[str, ...]:
     """Format the result of one group size for the table."""
     counts = (f"{result[name]:,}" for name in ("hashes_compared", "candidates", "verified", "groups"))
-    seconds = (f"{result[name]:.1f}" for name in ("seconds", "search_seconds"))
+    seconds = (f"{result[name]:.1f}" for name in ("seconds", "cpu_seconds", "search_seconds", "search_cpu_seconds"))
     return f"{result['copies']:,}", *seconds, *counts, format_bytes(result["memory_bytes"])
 
 
@@ -125,7 +137,7 @@ def draw_picture(fields: np.ndarray, generator: np.random.Generator) -> np.ndarr
 
 def run_check(folder: Path) -> dict[str, float]:
     """Run `vitrine data check` and return its time and the peak of its memory."""
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), measure_cpu_time()
     command = [sys.executable, "-m", "vitrine", "data", "check", str(folder), "--json", str(folder.with_name("check.json"))]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak = 0
@@ -134,7 +146,14 @@ def run_check(folder: Path) -> dict[str, float]:
         time.sleep(0.1)
     if process.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command)} failed with status {process.returncode}.")
-    return {"seconds": time.perf_counter() - start, "memory_bytes": peak}
+    cpu_seconds = measure_cpu_time() - cpu_start
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": cpu_seconds, "memory_bytes": peak}
+
+
+def measure_cpu_time() -> float:
+    """Return the CPU time of this process and its finished children, in seconds. Other programs change it less than time."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def sum_memory(pid: int) -> int:
@@ -152,7 +171,7 @@ def measure_search(folder: Path) -> dict[str, float]:
     """Search data whose statistics are in the cache; return the time and the counts of what was compared."""
     source = find_data(folder).open(None)
     check = DataCheck({None: source}, {None: compute_image_stats(source, "")})
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), measure_cpu_time()
     with (
         count_calls(perceptual_hash, "expand_ranges", lambda _, rows: len(rows)) as hashes_compared,
         count_calls(perceptual_hash, "search_block", lambda _, pairs: len(pairs)) as candidates,
@@ -160,7 +179,8 @@ def measure_search(folder: Path) -> dict[str, float]:
     ):
         groups = find_duplicate_groups(check)
     counts = {"hashes_compared": sum(hashes_compared), "candidates": sum(candidates), "verified": sum(verified)}
-    return {"search_seconds": time.perf_counter() - start, "groups": len(groups), **counts}
+    seconds = {"search_seconds": time.perf_counter() - start, "search_cpu_seconds": measure_cpu_time() - cpu_start}
+    return {**seconds, "groups": len(groups), **counts}
 
 
 @contextmanager
