@@ -15,9 +15,12 @@ from vitrine.data.quality.edge_map import (
     EdgeMap,
     ImageComparer,
     build_window,
+    compare_copies,
     compute_edge_map,
     compute_similarity,
-    load_edge_map,
+    compute_whole_edges,
+    correlate_with_crops,
+    load_grey,
 )
 from vitrine.data.source import ArraySource, Labels
 
@@ -25,7 +28,7 @@ WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
 
 
 def load(image: Image.Image) -> EdgeMap:
-    return load_edge_map(LazyImage(np.asarray(image), "picture"))
+    return compute_edge_map(load_grey(LazyImage(np.asarray(image), "picture")))
 
 
 def test_an_image_is_like_itself_and_no_other() -> None:
@@ -86,6 +89,14 @@ def test_it_is_the_best_of_all_pieces() -> None:
     assert compute_similarity(compute_edge_map(first), compute_edge_map(second)) == pytest.approx(expected, abs=1e-4)
 
 
+def test_the_edges_of_a_whole_image_are_those_of_its_first_crop() -> None:
+    first, second = (load_grey(LazyImage(np.asarray(draw_picture(seed)), "picture")) for seed in (0, 1))
+    edges = compute_whole_edges(first)
+    assert edges.norm == pytest.approx(compute_edge_map(first).whole.norm, rel=1e-5)
+    expected = correlate_with_crops(compute_edge_map(second), compute_edge_map(first).whole)
+    assert correlate_with_crops(compute_edge_map(second), edges) == pytest.approx(expected, abs=1e-5)
+
+
 def test_blank_images_are_like_nothing() -> None:
     blank = compute_edge_map(np.full((48, 48), 7, dtype=np.float32))
     assert compute_similarity(blank, blank) < 1e-3
@@ -103,6 +114,8 @@ def test_processes_compare_as_threads_do(monkeypatch: pytest.MonkeyPatch) -> Non
             found.append(list(comparer.compare(pairs, (0, 1))))
             assert (comparer.pool is not None) == (limit == 35)
     assert found[0] == found[1]
+    copies = list(ImageComparer(*sources).compare(pairs, (0, 1), compare_copies))
+    assert [value > MIN_SIMILARITY for value in copies] == [value > MIN_SIMILARITY for value in found[0]]
     assert [pair for pair, value in zip(pairs.tolist(), found[0], strict=True) if value > MIN_SIMILARITY] == [
         [number, 5 - number] for number in range(6)
     ]

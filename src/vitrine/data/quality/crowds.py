@@ -12,7 +12,7 @@ image, however large the crowds are.
 import numpy as np
 
 from vitrine.core.console import progress_bar
-from vitrine.data.quality.edge_map import MIN_SIMILARITY, EdgeMap, ImageComparer, compute_similarity
+from vitrine.data.quality.edge_map import MIN_SIMILARITY, EdgeMap, ImageComparer, compare_copies, compute_similarity
 from vitrine.data.quality.image_stats import ImageStats
 from vitrine.data.quality.perceptual_hash import HashIndex, unique_pairs
 
@@ -32,7 +32,7 @@ class ImageSet:
         """Take images of source number `side` of the comparer."""
         self.hashes = stats.hashes
         self.comparer, self.side = comparer, side
-        self.load = comparer.loaders[side]
+        self.load = comparer.edge_maps[side].load
         self.is_tiny = stats.sizes.min(axis=1) < MIN_SIDE
         self.is_searched = first_copies == np.arange(len(stats))
         self.indexes: dict[bool, HashIndex] = {}
@@ -125,7 +125,7 @@ def pair_crowd(images: ImageSet, candidates: np.ndarray, others: ImageSet, drawn
     if images is others:
         candidates = np.setdiff1d(np.union1d(candidates, drawn), representative)
     pairs = np.stack([candidates, np.full_like(candidates, representative)], axis=1)
-    compared = images.comparer.compare(pairs, (images.side, others.side))
+    compared = images.comparer.compare(pairs, (images.side, others.side), compare_copies)
     similarity = np.array(list(progress_bar(compared, len(candidates), "comparing copies", show_progress)))
     is_copy = similarity >= MIN_SIMILARITY
     copies = candidates[is_copy]
