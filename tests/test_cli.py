@@ -269,6 +269,7 @@ def test_no_name_acts_on_the_terminal_or_on_a_page(
         ("data", "duplicates", data, data),
         ("data", "check", data, "--model", model),
         ("data", "pack", data, str(tmp_path / f"pack{EVIL}"), "--size", "8", "--bad-images", "skip"),
+        ("cache",),
         ("convert", model, f"{pages['x.npz']}.npz", "--format", "google-2020"),
         ("finetune", model, EVIL),
         ("finetune", EVIL, data, "--help"),

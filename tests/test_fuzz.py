@@ -20,6 +20,7 @@ from tests.filling import build_filled
 from tests.formats.originals import CONFIG
 from tests.formats.watching import require_clean
 from vitrine.core.caches import clear_caches
+from vitrine.data.fingerprint import DataFingerprint
 from vitrine.data.image import BadImage
 from vitrine.data.open_data import find_data
 from vitrine.data.preprocessing import build_imagenet_preprocessing
@@ -118,7 +119,7 @@ def make_arrays(save: Callable[..., None], folder: Path) -> Path:
 def make_run(folder: Path) -> Path:
     checkpoint = Checkpoint(build_filled(CONFIG), build_imagenet_preprocessing(CONFIG.image_size), ("cat", "dog", "eel"))
     run = RunFolder(folder)
-    run.open(find_recipe("digits")())
+    run.open(find_recipe("digits")(), DataFingerprint({}, 1))
     run.save_training(
         checkpoint, {"momentum": torch.arange(500.0), "average": torch.ones(300)}, RunProgress(step=7), keep_last=1
     )

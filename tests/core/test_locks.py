@@ -21,7 +21,7 @@ from pathlib import Path
 from vitrine.core.locks import exclusive_lock
 with exclusive_lock(Path(sys.argv[1]), "the run"):
     is_child = sys.argv[2:] == ["fork"] and os.fork() == 0
-    print("child" if is_child else "held", flush=True)
+    os.write(1, b"child\\n" if is_child else b"held\\n")
     sys.stdin.read()
     if is_child:
         os._exit(0)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vitrine.core.caches import CacheKind, clear_caches, list_caches
-from vitrine.core.console import format_bytes, print_table
+from vitrine.core.console import format_bytes, print_lines, print_table
 from vitrine.core.files import check_output_files, find_cache_folder, write_json
 
 
@@ -21,7 +21,7 @@ def cache(clear: tuple[CacheKind, ...] | None = None, json: Path | None = None) 
     """
     check_output_files(json)
     infos = list_caches() if clear is None else clear_caches(clear)
-    print(f"{'' if clear is None else 'Deleted from '}{find_cache_folder()}")
+    print_lines(f"{'' if clear is None else 'Deleted from '}{find_cache_folder()}")
     print_table(
         ("cache", "files", "size"), [(each.kind, f"{each.num_files:,}", format_bytes(each.num_bytes)) for each in infos]
     )

@@ -25,6 +25,12 @@ def exit_with_parent() -> None:
     Thread(target=watch, daemon=True, name="exit with parent").start()
 
 
+def follow_parent() -> None:
+    """In a worker process of a pool: leave Ctrl-C to the parent, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent()
+
+
 def describe_children() -> str:
     """Return the worker processes of this process with the state of each, as far as the system tells."""
     return ", ".join(f"{pid} ({describe_state(pid)})" for pid in list_children())

@@ -1,5 +1,6 @@
 """Device, rank and world size of a run, collective operations over its processes, and seeds."""
 
+import gc
 import hashlib
 import os
 import re
@@ -102,6 +103,9 @@ def start_runtime(device: str | None = None) -> Iterator[Runtime]:
             f"Process {runtime.rank} of {world_size} lost the connection to another one, which has ended or was killed, "
             "perhaps because memory ran out: see its messages, then run the same command again."
         ) from error
+    # DDP holds the group too. If it were the last to do so, its destructor would wait for Gloo's threads while it keeps them
+    # from ending: it holds Python's lock, which they need.
+    gc.collect()
     dist.destroy_process_group()  # not after an error: other processes may never answer
 
 

@@ -70,7 +70,7 @@ def run_recipe(
         if runtime.is_main:
             stack.enter_context(folder.lock())
         run = Run(recipe, folder, runtime, dataset, checkpoint)
-        with runtime.main_first():  # not earlier: after a mistake in the data, the corrected recipe must not meet this one here
+        if runtime.is_main:  # not earlier: after a mistake in the data, the corrected recipe must not meet this one here
             folder.open(recipe, run.fingerprint)
         names = run.list_metrics()
         with (
@@ -84,6 +84,7 @@ def run_recipe(
             plot_curves(read_records(folder.metrics), folder.curves, title, names)
             # The last file of all: a run with a summary is finished.
             write_json(folder.summary, asdict(replace(summary, interrupted_by=None)))
+        del run  # DDP ends before its process group
         return summary
 
 

@@ -16,7 +16,6 @@ that no crop is ever made.
 
 import math
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Self
 import numpy as np
 from PIL import Image
 
+from vitrine.core.processes import follow_parent
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.scan import count_cpus, map_in_threads
 from vitrine.data.source import Source
@@ -187,8 +187,8 @@ WORKER_EDGE_MAPS: list[EdgeMaps] = []  # in a worker process: those of each sour
 
 
 def init_worker(*sources: Source) -> None:
-    """Keep the sources in a worker process, which leaves Ctrl-C to its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Keep the sources in a worker process."""
+    follow_parent()
     WORKER_EDGE_MAPS[:] = [EdgeMaps(source) for source in sources]
 
 

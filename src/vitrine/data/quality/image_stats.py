@@ -7,7 +7,6 @@ at once, so that an interrupted or repeated command reads only images that it ha
 import hashlib
 import json
 import multiprocessing
-import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from vitrine.core.checksums import load_arrays, save_arrays
 from vitrine.core.config_checks import is_whole
 from vitrine.core.console import progress_bar, summarise_error, warn_user
 from vitrine.core.files import make_folder
-from vitrine.core.processes import exit_with_parent
+from vitrine.core.processes import follow_parent
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.quality.perceptual_hash import PerceptualHashes, compute_perceptual_hash
 from vitrine.data.scan import count_cpus, digest_content, file_fingerprint
@@ -102,9 +101,8 @@ WORKER_SOURCE: list[Source] = []  # in a worker process: the source, sent once
 
 
 def init_worker(source: Source) -> None:
-    """Keep the source in a worker process, which leaves Ctrl-C to its parent and ends with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    exit_with_parent()
+    """Keep the source in a worker process."""
+    follow_parent()
     WORKER_SOURCE.append(source)
 
 
