@@ -112,3 +112,25 @@ def test_names_are_printed_on_one_line(folder: Path, tmp_path: Path, capsys: pyt
     assert "a\\nb.jpg" in output.out
     assert "rename" in output.err
     assert (tmp_path / "all.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gelu", "erf"),
+        ("--num-heads", 2),
+        ("--image-size", 64),
+        ("--batch-size", 8),
+        ("--num-workers", 0),
+        ("--no-cache",),
+        ("--device", "cpu"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_options_of_the_model_need_a_model(words: tuple[object, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["data", "check", "digits", *map(str, words)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert words[0] in error
+    assert "--model" in error

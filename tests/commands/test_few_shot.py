@@ -120,6 +120,13 @@ def test_held_out_fraction_of_undivided_data(folder: Path, tmp_path: Path) -> No
     data = draw_classes(tmp_path / "photos", {"ant": 8, "bee": 4})
     [result] = measure(folder, data, "--shots", 1, "--held-out", 0.5, out=tmp_path / "report.json")
     assert result["num_test_images"] == 6
+    arguments = (folder / "photos", data, "--shots", 1, "--held-out", 0.5)  # of two datasets, only one is divided
+    assert [each["num_test_images"] for each in measure(folder, *arguments, out=tmp_path / "both.json")] == [24, 6]
+
+
+def test_held_out_has_no_effect_on_divided_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("few-shot", "probe"):
+        assert "held_out=0.5" in fail(capsys, command, folder / "model", folder / "photos", "--held-out", 0.5, *NO_WORKERS)
 
 
 def test_features_are_cached_unless_turned_off(folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

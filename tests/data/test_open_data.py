@@ -172,7 +172,7 @@ def test_evaluation_uses_everything_without_splits(tmp_path: Path) -> None:
 
 def test_training_images_are_not_evaluated_on_by_default(tmp_path: Path) -> None:
     data = write_splits(tmp_path, "train")
-    for call in (open_test, lambda data: open_train_and_test(data, 0.2)):
+    for call in (open_test, open_train_and_test):
         with pytest.raises(ValueError, match="expected test or val"):
             call(data)
 
@@ -187,10 +187,11 @@ def test_evaluation_of_built_in_data_and_real_labels(tmp_path: Path) -> None:
 
 def test_existing_splits_are_used_for_training_and_test(tmp_path: Path) -> None:
     data = write_splits(tmp_path, "train", "val", num_each=3)
-    for held_out in (0.2, 0.9):  # not used
-        train, test = open_train_and_test(data, held_out)
-        assert list_all_names(train) == [f"train/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
-        assert list_all_names(test) == [f"val/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
+    train, test = open_train_and_test(data)
+    assert list_all_names(train) == [f"train/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
+    assert list_all_names(test) == [f"val/{name}/{index}.png" for name in ("cat", "dog") for index in range(3)]
+    with pytest.raises(ValueError, match=r"held_out=0\.2 .* train, val"):
+        open_train_and_test(data, 0.2)
 
 
 def test_without_splits_a_fraction_of_each_class_is_held_out(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_subset_equals_that_of_a_run(splits: tuple[str, ...], tmp_path: Path) ->
         write_splits(tmp_path, *splits, num_each=10) if len(splits) > 1 else f"{write_splits(tmp_path, 'all', num_each=10)}/all"
     )
     held_out = 0.0 if len(splits) > 1 else 0.5
-    train, test = open_train_and_test(data, held_out or 0.5, subset="4/class")
+    train, test = open_train_and_test(data, held_out or None, subset="4/class")
     wanted, other = open_train_data(DataConfig(source=data, subset="4/class", held_out=held_out))
     assert list_all_names(train) == list_all_names(wanted)
     assert np.bincount(train.labels.values).tolist() == ([4, 4] if len(splits) > 1 else [2, 2])
@@ -230,9 +231,9 @@ def test_splits_with_different_classes_are_errors(tmp_path: Path) -> None:
         write_tar(tmp_path / split / "0.tar", {"a.png": draw(0), "a.cls": "1"})
         (tmp_path / split / "classes.txt").write_text(names)
     with pytest.raises(ValueError, match=r"classes .* differ between train and test"):
-        open_train_and_test(str(tmp_path), 0.2)
+        open_train_and_test(str(tmp_path))
     (tmp_path / "test" / "classes.txt").write_text("cat\ndog\n")
-    assert [len(part) for part in open_train_and_test(str(tmp_path), 0.2)] == [1, 1]
+    assert [len(part) for part in open_train_and_test(str(tmp_path))] == [1, 1]
 
 
 def test_real_folders(assets: Path) -> None:

@@ -40,7 +40,9 @@ def assert_features(features: Features, checkpoint: Checkpoint, files: Sequence[
 def test_the_splits_of_the_data_are_used(test: str, tmp_path: Path) -> None:
     folder = draw_divided(tmp_path / "photos", ("ant", "bee"), 3, 2, test)
     checkpoint = make_checkpoint(cases.VIT)
-    split = extract(checkpoint, folder, held_out=0.9)
+    with pytest.raises(ValueError, match=r"held_out=0\.9"):
+        extract(checkpoint, folder, held_out=0.9)
+    split = extract(checkpoint, folder)
     assert split.num_classes == 2  # of the data, not of the model
     assert_features(split.train, checkpoint, sorted((folder / "train").rglob("*.png")), [0, 0, 0, 1, 1, 1])
     assert_features(split.test, checkpoint, sorted((folder / test).rglob("*.png")), [0, 0, 1, 1])

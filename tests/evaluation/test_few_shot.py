@@ -11,7 +11,7 @@ from sklearn.linear_model import RidgeClassifier
 
 from vitrine.core.console import VitrineWarning
 from vitrine.evaluation.features import Features, FeatureSplit
-from vitrine.evaluation.few_shot import L2_GRID, FewShot, choose_by_mean_rank, evaluate_few_shot, sweep_few_shot
+from vitrine.evaluation.few_shot import L2_GRID, FewShot, choose_by_mean_rank, evaluate_few_shot, few_shot, sweep_few_shot
 
 
 def make_features(values: np.ndarray, labels: np.ndarray) -> Features:
@@ -164,3 +164,8 @@ def test_wrong_arguments_are_rejected() -> None:
         evaluate_few_shot(split, None, seeds=())
     with pytest.raises(ValueError, match="l2=0"):
         evaluate_few_shot(split, 1, l2=0)
+
+
+def test_seeds_have_no_effect_on_all_images() -> None:
+    with pytest.raises(ValueError, match=r"seeds=\(5,\)"):
+        few_shot("no-model", "no-data", shots=(None,), seeds=(5,))

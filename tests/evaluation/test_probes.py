@@ -243,3 +243,17 @@ def test_unconverged_fit_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.warns(VitrineWarning) as caught:
         fit_probe("logistic", split, ProbeConfig(penalties=(1e-4,)))
     assert all("0.0001" in str(warning.message) and "2 iterations" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "settings"),
+    [
+        (("neighbours", "means"), {"penalties": (0.5,)}),
+        (("neighbours",), {"choice_share": 0.5}),
+        (("logistic", "means"), {"num_neighbours": 3}),
+        (("means",), {"temperature": 0.5}),
+    ],
+)
+def test_settings_of_a_probe_that_is_not_fitted_are_refused(kinds: tuple[ProbeKind, ...], settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        probes.probe("no-model", "no-data", kinds, ProbeConfig(**settings))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ PROBES: dict[str, dict[ProbeKind, float]] = {
 @pytest.mark.parametrize("data", ["pets", pytest.param("flowers102", marks=pytest.mark.full)])
 def test_few_shot_and_probes_are_within_a_point(data: str, assets: Path) -> None:
     predictor = Predictor(assets / "deit-tiny" / "model.safetensors", "cpu")
-    sources = open_train_and_test(str(assets / data), held_out=0.2)
+    sources = open_train_and_test(str(assets / data))
     split = FeatureSplit(*(predictor.features(source) for source in sources), len(sources[0].class_names))
     few_shot = {shots: evaluate_few_shot(split, shots).mean for shots in FEW_SHOT[data]}
     assert few_shot == pytest.approx(FEW_SHOT[data], abs=ONE_POINT)

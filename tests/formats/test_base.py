@@ -45,20 +45,23 @@ def test_blocks_are_counted_by_their_largest_number() -> None:
         make_foreign("blocks.0.a", "blocks.999999999.a").count(r"blocks\.(\d+)\.")
 
 
-def test_override_before_stated_value_before_default() -> None:
+def test_stated_value_before_override_before_default() -> None:
     foreign = make_foreign(num_heads=5)
-    assert foreign.resolve("num_heads", 1, 2) == 5
+    assert foreign.resolve("num_heads", 1, 2) == 1
+    assert foreign.resolve("num_heads", None, 2) == 5
     assert foreign.resolve("norm_eps", 0.5, 2.0) == 0.5
     assert foreign.assumed == {}
     assert foreign.resolve("norm_eps", None, 2.0) == 2.0
     assert foreign.assumed == {"norm_eps": 2.0}
 
 
-def test_a_default_preprocessing_is_assumed_unless_the_user_gives_one() -> None:
-    default = build_imagenet_preprocessing((224, 224))
-    foreign, overridden = make_foreign(), make_foreign(preprocess="inception")
-    assert foreign.resolve_preprocessing(default) == overridden.resolve_preprocessing(default) == default
-    assert (foreign.assumed, overridden.assumed) == ({"preprocess": default}, {})
+def test_a_default_preprocessing_is_assumed_unless_the_checkpoint_states_one() -> None:
+    default, stated = build_imagenet_preprocessing((224, 224)), build_inception_preprocessing((224, 224))
+    foreign = make_foreign()
+    assert foreign.resolve_preprocessing(default, lambda: stated) == stated
+    assert foreign.assumed == {}
+    assert foreign.resolve_preprocessing(default) == default
+    assert foreign.assumed == {"preprocess": default}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_other_heads_have_64_channels() -> None:
     assert make_foreign().resolve_num_heads(1280, 99) == 20
     with pytest.raises(ValueError, match=r"width of 100 .*--num-heads"):
         make_foreign().resolve_num_heads(100, 400)
-    assert make_foreign(num_heads=5).resolve_num_heads(100, 400, stated=4) == 5
+    assert make_foreign(num_heads=5).resolve_num_heads(100, 400) == 5
     assert make_foreign().resolve_num_heads(100, 400, stated=4) == 4
 
 
@@ -110,7 +113,7 @@ def test_grid_of_a_position_table(
 ) -> None:
     assert make_foreign().resolve_grid(num_positions, rows, stated) == expected
     assert make_foreign(grid=stated).resolve_grid(num_positions, rows, None) == expected
-    assert make_foreign(grid=expected[0]).resolve_grid(num_positions, rows, (99, 99)) == expected
+    assert make_foreign(grid=(99, 99)).resolve_grid(num_positions, rows, expected[0]) == expected
 
 
 def test_a_grid_that_does_not_fit_is_an_error() -> None:
@@ -120,7 +123,7 @@ def test_a_grid_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
         make_foreign().resolve_grid(17, (1, 0), (3, 5))
     with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
-        make_foreign(grid=(3, 5)).resolve_grid(17, (1, 0), (4, 4))
+        make_foreign(grid=(3, 5)).resolve_grid(17, (1, 0))
 
 
 def test_a_grid_that_is_not_stored_is_that_of_224_pixels() -> None:
@@ -128,7 +131,8 @@ def test_a_grid_that_is_not_stored_is_that_of_224_pixels() -> None:
     assert foreign.resolve_unseen_grid(16) == (14, 14)
     assert foreign.assumed == {"grid": (14, 14)}
     assert make_foreign().resolve_unseen_grid(16, (2, 3)) == (2, 3)
-    assert make_foreign(grid=(4, 5)).resolve_unseen_grid(16, (2, 3)) == (4, 5)
+    assert make_foreign(grid=(4, 5)).resolve_unseen_grid(16) == (4, 5)
+    assert make_foreign(grid=(4, 5)).resolve_unseen_grid(16, (2, 3)) == (2, 3)
     assert make_foreign().resolve_unseen_grid(500) == (1, 1)
 
 

@@ -6,13 +6,17 @@ import pytest
 
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint
+from vitrine.core.console import VitrineWarning
 from vitrine.formats.convert import convert
 from vitrine.formats.load import load_checkpoint
 
 
 def test_the_function_takes_a_checkpoint_and_returns_a_result(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(cases.VIT)
-    result = convert(checkpoint, tmp_path / "out", "vitrine", image_size=36, class_names=tuple("abcde"), verify=True, seed=3)
+    with pytest.warns(VitrineWarning, match="class names"):
+        result = convert(
+            checkpoint, tmp_path / "out", "vitrine", image_size=36, class_names=tuple("abcde"), verify=True, seed=3
+        )
     assert (result.path, result.format, result.config.image_size) == (tmp_path / "out", "vitrine", (36, 36))
     assert [(row.reader, row.is_equal) for row in result.comparisons] == [("vitrine", True)]
     assert result.different_readers == []

@@ -277,13 +277,16 @@ def test_an_override_replaces_a_preprocessing_that_does_not_fit(tmp_path: Path) 
     change(tmp_path / "out", "preprocessor_config.json", crop_size={"height": 9, "width": 9})
     with pytest.raises(ValueError, match=r"9 x 9 pixels.*--preprocess"):
         load_checkpoint(tmp_path / "out")
-    assert load_checkpoint(tmp_path / "out", overrides=Overrides(preprocess="imagenet")).preprocessing.crop == (24, 24)
+    with pytest.warns(VitrineWarning, match="replaces"):
+        checkpoint = load_checkpoint(tmp_path / "out", overrides=Overrides(preprocess="imagenet"))
+    assert checkpoint.preprocessing.crop == (24, 24)
 
 
-def test_an_overridden_grid_counts(tmp_path: Path) -> None:
+def test_a_grid_that_config_json_contradicts_is_refused(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
-    model = load_quietly(forget(tmp_path / "out"), Overrides(grid=(4, 9), preprocess="inception")).model
-    assert model.config.image_size == (16, 36)
+    with pytest.raises(ValueError, match=r"grid=\(4, 9\) contradicts"):
+        load_quietly(forget(tmp_path / "out"), Overrides(grid=(4, 9)))
+    assert load_quietly(tmp_path / "out", Overrides(grid=(6, 6))).model.config.grid == (6, 6)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from tests.formats.cases import assert_same_weights, forget, load_quietly, make_
 from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.config import Overrides
-from vitrine.formats.load import load_checkpoint, load_model
+from vitrine.formats.load import load_checkpoint, load_model, replace_class_names
 from vitrine.models.config import ViTConfig
 from vitrine.models.vit import VisionTransformer
 
@@ -59,7 +59,8 @@ def test_a_checkpoint_is_returned_as_it_is_or_as_a_changed_copy(folder: Path) ->
     assert_same_weights(resized.model, load_model(folder, image_size=36))
     assert resized.preprocessing.crop == (36, 36)
     assert load_quietly(checkpoint, num_classes=2).model.config.num_classes == 2
-    chosen = load_checkpoint(checkpoint, overrides=Overrides(preprocess="imagenet"))
+    with pytest.warns(VitrineWarning, match="replaces"):
+        chosen = load_checkpoint(checkpoint, overrides=Overrides(preprocess="imagenet"))
     assert chosen.preprocessing == build_imagenet_preprocessing((24, 24))
     assert checkpoint.model.config == cases.VIT
     assert all(torch.equal(before[name], tensor) for name, tensor in checkpoint.model.state_dict().items())
@@ -108,13 +109,38 @@ def test_resize_methods(folder: Path) -> None:
     assert not torch.allclose(tables[0], tables[2])
 
 
-def test_overrides_come_first(folder: Path, bare: Path) -> None:
+def test_overrides_state_what_a_bare_file_does_not(bare: Path) -> None:
     overrides = Overrides(gelu="erf", norm_eps=1e-3, num_heads=4, preprocess="imagenet")
-    for path in (folder, bare):
-        checkpoint = load_checkpoint(path, overrides=overrides)  # no warning: nothing is left to assume
-        config = checkpoint.model.config
-        assert (config.gelu, config.norm_eps, config.num_heads) == ("erf", 1e-3, 4)
-        assert checkpoint.preprocessing == build_imagenet_preprocessing((24, 24))
+    checkpoint = load_checkpoint(bare, overrides=overrides)  # no warning: nothing is left to assume
+    config = checkpoint.model.config
+    assert (config.gelu, config.norm_eps, config.num_heads) == ("erf", 1e-3, 4)
+    assert checkpoint.preprocessing == build_imagenet_preprocessing((24, 24))
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "same"),
+    [("gelu", "erf", "tanh"), ("norm_eps", 1e-3, 1e-6), ("num_heads", 4, 2), ("grid", (4, 9), (6, 6))],
+)
+def test_overrides_that_a_checkpoint_contradicts_are_errors(name: str, other: Any, same: Any, folder: Path) -> None:
+    with pytest.raises(ValueError, match=f"{name}=.* contradicts"):
+        load_checkpoint(folder, overrides=Overrides(**{name: other}))
+    assert getattr(load_checkpoint(folder, overrides=Overrides(**{name: same})).model.config, name) == same
+
+
+def test_another_preprocessing_replaces_a_stated_one_with_a_notice(folder: Path) -> None:
+    stated = load_checkpoint(folder).preprocessing
+    with pytest.warns(VitrineWarning, match="preprocessing .* replaces"):
+        chosen = load_checkpoint(folder, overrides=Overrides(preprocess="imagenet"))
+    assert chosen.preprocessing == build_imagenet_preprocessing((24, 24)) != stated
+    assert load_checkpoint(folder, overrides=Overrides(preprocess=stated)).preprocessing == stated  # equal: no notice
+
+
+def test_other_class_names_replace_stated_ones_with_a_notice(folder: Path) -> None:
+    checkpoint = load_checkpoint(folder)
+    assert replace_class_names(checkpoint, None) is checkpoint
+    assert replace_class_names(checkpoint, checkpoint.class_names).class_names == checkpoint.class_names
+    with pytest.warns(VitrineWarning, match="class names .* replace"):
+        assert replace_class_names(checkpoint, tuple("vwxyz")).class_names == tuple("vwxyz")
 
 
 def test_norms_use_the_overridden_epsilon(bare: Path) -> None:
@@ -153,7 +179,7 @@ def test_preprocessing_for_the_final_image_size(bare: Path, tmp_path: Path) -> N
 
 def test_overrides_that_change_nothing_are_errors(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.npz", "google-2020")
-    with pytest.raises(ValueError, match=r"4 contradicts .* 2 heads"):
+    with pytest.raises(ValueError, match=r"4 contradicts .* 2"):
         load_quietly(forget(tmp_path / "a.npz"), Overrides(num_heads=4))
     save_quietly(make_checkpoint(ViTConfig(**cases.SMALL, mlp="swiglu")), tmp_path / "out", "vitrine")
     with pytest.raises(ValueError, match=r"gelu=erf .*SwiGLU"):

@@ -119,6 +119,8 @@ def test_resnet_report_has_no_attention(folder: Path, tmp_path: Path) -> None:
     }
     with pytest.raises(ValueError, match="ResNet"):
         inspect_folder(folder, "resnet", layers=(0,))
+    with pytest.raises(ValueError, match="ResNet"):
+        inspect_folder(folder, "resnet", num_measured=3)
 
 
 @pytest.mark.parametrize("kind", ["oblong", "hybrid", "relative", "registers", "mean pooled"])

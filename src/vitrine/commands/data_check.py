@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from vitrine.commands.options import CheckpointOptions
+from vitrine.commands.options import CheckpointOptions, reject_unused_options
 from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.data.subsets import write_exclude_list
@@ -46,6 +46,8 @@ def data_check(
         device: Device of the model, e.g. cuda (default: GPU if available).
     """
     check_output_files(page, leave_out, json)
+    if model is None:
+        reject_unused_options("--model", checkpoint, inference, no_cache=no_cache or None, device=device)
 
     from vitrine.core.runtime import start_runtime
     from vitrine.data.quality.check import check_data

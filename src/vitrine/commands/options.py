@@ -1,6 +1,6 @@
 """Options shared by several commands, and the format of percentages and intervals in their tables."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ class CheckpointOptions:
     image_size: Annotated[str | None, arg(metavar="SIZE")] = None
     """Image size, e.g. 224 or 224x320 (height x width); position embeddings are resized."""
     preprocess: Annotated[str | None, arg(metavar="{imagenet,inception,FILE}")] = None
-    """Preprocessing, if the file does not specify it: imagenet, inception (values in [-1, 1]), or a JSON file."""
+    """Preprocessing instead of the file's: imagenet, inception (values in [-1, 1]), or a JSON file."""
     gelu: Literal["tanh", "erf"] | None = None
     """Kind of GELU, if the file does not specify it."""
     norm_eps: float | None = None
@@ -57,18 +57,17 @@ class CheckpointOptions:
         """Load a checkpoint with these options; a mistake in them is found before torch is imported."""
         overrides, size, names = self.overrides, self.size, self.names
 
-        from vitrine.formats.load import load_checkpoint
+        from vitrine.formats.load import load_checkpoint, replace_class_names
 
-        checkpoint = load_checkpoint(model, image_size=size, overrides=overrides)
-        return checkpoint if names is None else replace(checkpoint, class_names=names)
+        return replace_class_names(load_checkpoint(model, image_size=size, overrides=overrides), names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
     """Options of commands that fit a classifier to frozen features."""
 
-    held_out: float = 0.2
-    """Fraction of the images held out for testing, if the data has no splits."""
+    held_out: float | None = None
+    """Fraction of the images held out for testing, for data without splits (default: 0.2)."""
     subset: str = "all"
     """Part of the training images to use, e.g. 500, 10% or 10/class."""
     no_cache: bool = False
@@ -82,6 +81,16 @@ class FeatureOptions:
         """Return the options as keyword arguments of `few_shot` and `probe`."""
         named = {name: getattr(self, name) for name in ("held_out", "subset", "device", "inference")}
         return {**named, "use_cache": not self.no_cache}
+
+
+def reject_unused_options(needed: str, *groups: Any, **options: Any) -> None:
+    """Raise ValueError if an option was set that has no effect without `needed`; options that were not set are None."""
+    defaults = {each.name: each.default for group in groups for each in fields(group)}
+    values = {name: value for group in groups for name, value in vars(group).items()} | options
+    unused = [name for name, value in values.items() if value != defaults.get(name)]
+    if unused:
+        name = f"--{unused[0].replace('_', '-')}"
+        raise ValueError(f"{name} has no effect without {needed}: leave it out, or add {needed}.")
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:

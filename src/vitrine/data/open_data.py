@@ -20,6 +20,7 @@ from vitrine.data.wrappers import load_into_memory
 
 BUILT_IN = ("digits", "shapes")
 VTAB = "vtab:"
+HELD_OUT = 0.2  # fraction of data without splits to test on
 
 # Modules in `sources`, the more specific first: an unpacked ImageNet also looks like class folders.
 DATASET_FORMATS = (
@@ -87,15 +88,20 @@ def open_test(data: DataLike, split: str | None = None) -> Source:
     return handle.open(choose_test_split(handle) if split is None and handle.splits else split)
 
 
-def open_train_and_test(data: DataLike, held_out: float, seed: int = 0, subset: str = "all") -> tuple[Source, Source]:
+def open_train_and_test(
+    data: DataLike, held_out: float | None = None, seed: int = 0, subset: str = "all"
+) -> tuple[Source, Source]:
     """Open images to fit a classifier on, and images to test it on.
 
-    These are the splits train and test (or val). If the data is not divided, the fraction `held_out` of each class is for
-    testing. `subset` selects among the training images, before any are held out, as in `open_train_data`.
+    These are the splits train and test (or val). If the data is not divided, the fraction `held_out` of each class, HELD_OUT
+    by default, is for testing. `subset` selects among the training images, before any are held out, as in `open_train_data`.
     """
     handle = find_data(data)
     if not handle.splits:
-        return hold_out(select_subset(handle.open(), subset, seed), held_out, seed)
+        return hold_out(select_subset(handle.open(), subset, seed), HELD_OUT if held_out is None else held_out, seed)
+    if held_out is not None:
+        found = f"held_out={held_out} has no effect on {handle.name}, which has the splits {join_names(handle.splits)}"
+        raise ValueError(f"{found}: leave it out.")
     train, test = handle.open_train(), handle.open(choose_test_split(handle))
     if train.class_names != test.class_names:
         counts = f"{len(train.class_names)} and {len(test.class_names)}, or in another order"

@@ -63,7 +63,7 @@ def few_shot(
     l2: float = L2,
     mean_rank: bool = False,
     *,
-    held_out: float = 0.2,
+    held_out: float | None = None,
     subset: str = "all",
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
@@ -73,13 +73,19 @@ def few_shot(
 
     `mean_rank` replaces `l2` by the penalty that ranks best over all datasets, for each number of shots. It is chosen on the
     test images, as in the first version of the paper's code. Data sets whose classes are too small for some shots are left
-    out there, with a warning.
+    out there, with a warning. `held_out` is for datasets without splits; if there are none, it is an error.
     """
     require_seeds(seeds)
+    if tuple(seeds) != SEEDS and all(count is None for count in shots):
+        raise ValueError(f"seeds={tuple(seeds)} have no effect with all images, of which none are drawn: leave them out.")
     given = data if isinstance(data, list | tuple) else [data]
     datasets = {str(each) if isinstance(each, str | Path) else find_data(each).name: find_data(each) for each in given}
     predictor = Predictor(model, device, inference, show_progress=True)
-    splits = {name: extract_split(predictor, each, held_out, subset, use_cache=use_cache) for name, each in datasets.items()}
+    is_held_out = {name: not each.splits or all(other.splits for other in datasets.values()) for name, each in datasets.items()}
+    splits = {
+        name: extract_split(predictor, each, held_out if is_held_out[name] else None, subset, use_cache=use_cache)
+        for name, each in datasets.items()
+    }
     results, l2s = [], L2_GRID if mean_rank else (l2,)
     for count in shots:
         possible = {name: split for name, split in splits.items() if has_enough_images(name, split, count)}

@@ -276,9 +276,14 @@ def features(
 
 
 def extract_split(
-    predictor: Predictor, data: DataLike, held_out: float = 0.2, subset: str = "all", seed: int = 0, use_cache: bool = True
+    predictor: Predictor,
+    data: DataLike,
+    held_out: float | None = None,
+    subset: str = "all",
+    seed: int = 0,
+    use_cache: bool = True,
 ) -> FeatureSplit:
-    """Return training and test features of labelled data; without splits, `held_out` of each class is for testing."""
+    """Return training and test features of labelled data; without splits, `held_out` (0.2) of each class is for testing."""
     dataset = find_data(data)
     sources = open_train_and_test(dataset, held_out, seed, subset)
     require_single_labels(sources[0], dataset.name)

@@ -24,6 +24,13 @@ from vitrine.evaluation.predictor import ModelLike, Predictor, extract_split
 
 CHUNK_SIZE = 1024  # test images compared with all training images at once: bounds memory
 MAX_ITERATIONS = 1000
+# Settings of a single kind of probe.
+PROBE_SETTINGS: dict[str, ProbeKind] = {
+    "penalties": "logistic",
+    "choice_share": "logistic",
+    "num_neighbours": "neighbours",
+    "temperature": "neighbours",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def probe(
     kinds: Sequence[ProbeKind] = get_args(ProbeKind),
     config: ProbeConfig | None = None,
     *,
-    held_out: float = 0.2,
+    held_out: float | None = None,
     subset: str = "all",
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
@@ -69,6 +76,9 @@ def probe(
 ) -> ProbeResult:
     """Fit each kind of probe to the training features of labelled data and test it."""
     config = config or ProbeConfig()
+    for name, kind in PROBE_SETTINGS.items():
+        if kind not in kinds and getattr(config, name) != getattr(ProbeConfig, name):
+            raise ValueError(f"{name}={getattr(config, name)} has no effect without the probe {kind}: leave it out.")
     predictor = Predictor(model, device, inference, show_progress=True)
     split = extract_split(predictor, data, held_out, subset, config.seed, use_cache)
     probes = [fit_probe(kind, split, config) for kind in progress_bar(kinds, len(kinds), "fitting probes")]

@@ -1,13 +1,14 @@
 """Contract of a checkpoint format, and the parts that several formats share.
 
-A foreign checkpoint does not hold all of a model's config. `resolve_*` methods fill the gaps: the user's override first, then
-what the checkpoint states, then the format's default. `positions_to_table` and its neighbours rewrite a model's position
-embeddings in the form that a format can hold, without changing the logits.
+A foreign checkpoint does not hold all of a model's config. `resolve_*` methods fill the gaps: what the checkpoint states first,
+then the user's override, then the format's default. load.py refuses an override that the checkpoint contradicts.
+`positions_to_table` and its neighbours rewrite a model's position embeddings in the form that a format can hold, without
+changing the logits.
 """
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -56,12 +57,12 @@ class ForeignCheckpoint:
     """Defaults of the format that were used because neither the user nor the checkpoint states a value."""
 
     def resolve(self, name: str, stated: T | None, default: T) -> T:
-        """Return the user's override, else what the checkpoint states, else the format's default, which is reported once."""
+        """Return what the checkpoint states, else the user's override, else the format's default, which is reported once."""
         override = getattr(self.overrides, name)
-        if override is not None:
-            return override
         if stated is not None:
             return stated
+        if override is not None:
+            return override
         self.assumed[name] = default
         return default
 
@@ -81,7 +82,7 @@ class ForeignCheckpoint:
 
         `class_rows` are the possible numbers of such rows, the likeliest first. An unknown grid is taken to be a square.
         """
-        stated = self.overrides.grid or stated
+        stated = stated or self.overrides.grid
         for num_rows in class_rows:
             num_patches = num_positions - num_rows
             side = math.isqrt(max(0, num_patches))
@@ -97,11 +98,19 @@ class ForeignCheckpoint:
         side = max(1, 224 // stride)
         return self.resolve("grid", stated, (side, side))
 
-    def resolve_preprocessing(self, default: Preprocessing) -> Preprocessing:
-        """Return the format's default preprocessing, reported unless the user gave one (which load.py applies later)."""
-        if self.overrides.preprocess is None:
+    def resolve_preprocessing(
+        self, default: Preprocessing, parse_stated: Callable[[], Preprocessing] | None = None
+    ) -> Preprocessing:
+        """Return what the checkpoint states, else the format's default; load.py reports the default and applies the user's."""
+        if parse_stated is None:
             self.assumed["preprocess"] = default
-        return default
+            return default
+        try:
+            return parse_stated()
+        except ValueError:
+            if self.overrides.preprocess is None:
+                raise
+            return default  # what cannot be parsed is replaced anyway
 
     def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
         """Return a tensor's shape; raise a ValueError if the tensor is missing or has another number of axes."""

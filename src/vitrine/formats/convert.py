@@ -1,7 +1,7 @@
 """convert: write a checkpoint in another format, and verify on request that it is the same network."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from vitrine.core.files import check_parent_folder
 from vitrine.core.runtime import check_device
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.config import FormatName, Overrides
-from vitrine.formats.load import load_checkpoint
+from vitrine.formats.load import load_checkpoint, replace_class_names
 from vitrine.formats.save import check_format_path, save_checkpoint
 from vitrine.formats.verify import Comparison, draw_images, verify_checkpoint
 from vitrine.models.config import ModelConfig, ResizeMethod
@@ -63,7 +63,7 @@ def convert(
     if image_size is None and resize_method != "paper":
         raise ValueError(f"--resize-method {resize_method} applies only with --image-size: add it, or leave this out.")
     checkpoint = load_checkpoint(model, num_classes, image_size, overrides=overrides, resize_method=resize_method)
-    checkpoint = checkpoint if class_names is None else replace(checkpoint, class_names=class_names)
+    checkpoint = replace_class_names(checkpoint, class_names)
     shown = read_images(checkpoint, images, seed) if verify else None  # a bad image fails before anything is written
     save_checkpoint(checkpoint, out, format)
     comparisons = () if shown is None else tuple(verify_checkpoint(checkpoint, out, shown, device))

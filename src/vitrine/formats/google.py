@@ -135,8 +135,6 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
     p, _, channels, width = foreign.shape("embedding/kernel", 4)
     first = "Transformer/encoderblock_0"
     _, num_heads, _ = foreign.shape(f"{first}/{fmt.block[1]}/query/kernel", 3)
-    if foreign.overrides.num_heads not in (None, num_heads):
-        raise ValueError(f"--num-heads {foreign.overrides.num_heads} contradicts {foreign.source}: it has {num_heads} heads.")
     _, mlp_dim = foreign.shape(f"{first}/{fmt.block[3]}/Dense_0/kernel", 2)
     has_class_token = "cls" in foreign.tensors
     shared: dict[str, Any] = {

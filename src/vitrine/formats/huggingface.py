@@ -6,6 +6,7 @@ against the tensors.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from vitrine.core.console import warn_user
@@ -194,11 +195,10 @@ def read_class_names(foreign: ForeignCheckpoint, config: ModelConfig) -> tuple[s
 
 def infer_preprocessing(foreign: ForeignCheckpoint, config: ModelConfig) -> Preprocessing:
     """Return the preprocessing of preprocessor_config.json, else the library's default for the model."""
-    if foreign.processor is not None and foreign.overrides.preprocess is None:
-        return preprocessing_from_huggingface(foreign.processor, config)
     is_deit = isinstance(config, ViTConfig) and config.distillation_token
     build = build_imagenet_preprocessing if is_deit else build_inception_preprocessing
-    return foreign.resolve_preprocessing(build(config.image_size, config.num_channels))
+    parse = None if foreign.processor is None else partial(preprocessing_from_huggingface, foreign.processor, config)
+    return foreign.resolve_preprocessing(build(config.image_size, config.num_channels), parse)
 
 
 def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:

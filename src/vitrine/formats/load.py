@@ -1,6 +1,7 @@
 """load_checkpoint and load_model: a checkpoint in any known format, loaded completely or not at all."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -75,6 +76,7 @@ def load_checkpoint(
     overrides = overrides or Overrides()
     if isinstance(source, Checkpoint):
         name, checkpoint = "the checkpoint", source
+        warn_of_replaced_preprocessing(checkpoint.preprocessing, overrides, checkpoint.model.config, name)
         if overrides != Overrides(preprocess=overrides.preprocess):
             raise ValueError(f"{overrides} applies to files; a loaded checkpoint takes only preprocess.")
         if num_classes is not None or image_size is not None:
@@ -91,6 +93,16 @@ def load_checkpoint(
         chosen = choose_preprocessing(overrides.preprocess, checkpoint.model.config)
         checkpoint = replace(checkpoint, preprocessing=chosen)
     return checkpoint
+
+
+def replace_class_names(checkpoint: Checkpoint, class_names: tuple[str, ...] | None) -> Checkpoint:
+    """Return a checkpoint with other class names, with a warning if it had some; None leaves them as they are."""
+    if class_names is None:
+        return checkpoint
+    changed = replace(checkpoint, class_names=class_names)
+    if checkpoint.class_names not in (None, class_names):
+        warn_user(f"The {len(class_names)} class names that were given replace the checkpoint's own.")
+    return changed
 
 
 @contextmanager
@@ -193,30 +205,31 @@ def read_checkpoint(file: TensorFile, source: str, overrides: Overrides) -> Chec
 def resolve_model(
     fmt: CheckpointFormat, tensors: Tensors, source: str, overrides: Overrides, side_files: SideFiles
 ) -> InferredModel:
-    """Return the model of our own metadata, else what the format infers; overrides change either."""
-    own = side_files.own
+    """Return the model of our own metadata, else what the format infers with the help of overrides."""
+    own, assumed = side_files.own, dict[str, Any]()
     if own is not None:
-        return InferredModel(apply_overrides(own.config, overrides), own.preprocessing, own.class_names)
-    foreign = ForeignCheckpoint(source, tensors, overrides, side_files.config, side_files.processor)
-    inferred = fmt.infer_model(foreign)
-    if foreign.assumed:
-        assumptions = "; ".join(describe_assumption(name, value) for name, value in foreign.assumed.items())
-        warn_user(f"{source} does not specify these settings; assuming the defaults of {fmt.name}: {assumptions}.")
+        inferred = InferredModel(own.config, own.preprocessing, own.class_names)
+    else:
+        foreign = ForeignCheckpoint(source, tensors, overrides, side_files.config, side_files.processor, assumed)
+        inferred = fmt.infer_model(foreign)
     reject_unused_overrides(inferred.config, overrides)
+    if "preprocess" not in assumed:
+        warn_of_replaced_preprocessing(inferred.preprocessing, overrides, inferred.config, source)
+    assumptions = [describe_assumption(name, value) for name, value in assumed.items() if getattr(overrides, name) is None]
+    if assumptions:
+        stated = f"{source} does not specify these settings; assuming the defaults of {fmt.name}"
+        warn_user(f"{stated}: {'; '.join(assumptions)}.")
     return inferred
 
 
-def apply_overrides(config: ModelConfig, overrides: Overrides) -> ModelConfig:
-    """Return the config with the user's GELU, epsilon and number of heads."""
-    reject_unused_overrides(config, overrides)
-    if overrides.grid is not None and overrides.grid != config.grid:
-        raise ValueError(f"grid={overrides.grid} contradicts the checkpoint, whose grid is {config.grid}: leave it out.")
-    values = {name: getattr(overrides, name) for name in ("gelu", "norm_eps", "num_heads")}
-    return replace(config, **{name: value for name, value in values.items() if value is not None})
+def warn_of_replaced_preprocessing(stated: Preprocessing, overrides: Overrides, config: ModelConfig, source: str) -> None:
+    """Warn if the user's preprocessing replaces another one that a checkpoint states."""
+    if overrides.preprocess is not None and choose_preprocessing(overrides.preprocess, config) != stated:
+        warn_user(f"The preprocessing that was given replaces the one that {source} specifies.")
 
 
 def reject_unused_overrides(config: ModelConfig, overrides: Overrides) -> None:
-    """Raise a ValueError for overrides that would change nothing: they were meant for another model."""
+    """Raise a ValueError for overrides that the checkpoint contradicts, or that were meant for another model."""
     names = [field.name for field in fields(overrides) if field.name != "preprocess"]
     given = [name for name in names if getattr(overrides, name) is not None]
     if not isinstance(config, ViTConfig):
@@ -225,6 +238,10 @@ def reject_unused_overrides(config: ModelConfig, overrides: Overrides) -> None:
         return
     if overrides.gelu is not None and config.mlp == "swiglu":
         raise ValueError(f"gelu={overrides.gelu} does not apply to a model with SwiGLU: leave it out.")
+    for name in given:
+        value, stated = getattr(overrides, name), getattr(config, name)
+        if value != stated and not (name == "norm_eps" and math.isclose(value, stated, rel_tol=1e-6)):
+            raise ValueError(f"{name}={value} contradicts the checkpoint, which has {stated}: leave it out.")
 
 
 def choose_preprocessing(choice: Preprocessing | str | Path, config: ModelConfig) -> Preprocessing:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from vitrine.core.console import join_names
@@ -57,10 +58,9 @@ class Timm(CheckpointFormat):
             config = self.resolve_vit(foreign, infer_vit(foreign, stated), gelu=stated.gelu)
         else:
             config = infer_resnet(foreign, stated)
-        if stated.preprocessing is not None and foreign.overrides.preprocess is None:
-            return InferredModel(config, parse_preprocessing(stated.preprocessing, config))
         default = build_imagenet_preprocessing(config.image_size, config.num_channels)
-        return InferredModel(config, foreign.resolve_preprocessing(default))
+        parse = None if stated.preprocessing is None else partial(parse_preprocessing, stated.preprocessing, config)
+        return InferredModel(config, foreign.resolve_preprocessing(default, parse))
 
     def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table; class positions are folded into the tokens if there are registers."""

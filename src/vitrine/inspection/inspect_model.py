@@ -86,7 +86,7 @@ def inspect(
     engine = predictor.engine
     if not isinstance(engine, TorchEngine):
         raise ValueError(f"inspect needs a model with PyTorch weights, not a {type(engine).__name__}.")
-    choice = choose_attention(engine.model, config)
+    choice = choose_attention(engine.model, config, rollout)
     meter = None if choice is None else DistanceMeter(engine.model.config, count_layers(engine.model))
     source, _ = predictor.open_images(images)
     drawn: list[InspectedImage] = []
@@ -123,11 +123,11 @@ def inspect(
     )
 
 
-def choose_attention(model: Model[Any], config: InspectConfig) -> AttentionChoice | None:
+def choose_attention(model: Model[Any], config: InspectConfig, rollout: RolloutConfig) -> AttentionChoice | None:
     """Return what to draw, None for a model without attention maps; raise ValueError for what the model lacks."""
     if not has_attention_maps(model):
-        if config.query is not None or config.layers or config.heads:
-            count_layers(model)  # raises
+        if config != InspectConfig(num_drawn=config.num_drawn) or rollout != RolloutConfig():
+            count_layers(model)  # raises: the other settings are for attention
         return None
     num_layers, num_heads = count_layers(model), model.config.num_heads
     check_numbers("layer", config.layers, num_layers)
