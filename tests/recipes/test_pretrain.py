@@ -209,6 +209,7 @@ def test_runs_of_table_7_differ_from_table_3_only_in_the_optimizer() -> None:
 def test_masked_patches_of_appendix_b12() -> None:
     recipe = jft_masked_vit_b16()
     assert recipe.objective == "masked-patches"
+    assert recipe.optim.max_grad_norm is None  # stated for ImageNet alone
     assert recipe.model.resolve(0).num_classes == 0
     assert (recipe.model.name, recipe.total_steps, recipe.loader.batch_size) == ("ViT-B/16", 1_000_000, 4096)
     assert recipe.optim.kind == "adamw"

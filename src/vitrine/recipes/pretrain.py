@@ -280,6 +280,7 @@ def jft_masked_vit_b16() -> Recipe:
             weight_decay=0.1,  # not stated for this run; all others on JFT have it (table 3)
             warmup_steps=10_000,
             decay="cosine",
+            max_grad_norm=JFT.max_grad_norm,
         ),
         total_steps=1_000_000,
     )
