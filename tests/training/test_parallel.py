@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.training.parallel_worker import (
     load,
     save,
 )
+from vitrine.core.console import VitrineWarning
 from vitrine.core.runtime import Runtime
 from vitrine.models.registry import build_meta_model, resolve_config
 from vitrine.training.config import MachineConfig
@@ -125,6 +127,7 @@ def test_one_process_has_the_same_curve_with_accumulation(both: Both) -> None:
     assert pick(found, "loss") == pytest.approx(pick(both.alone, "loss"), rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:machine.sharding")
 @pytest.mark.parametrize("name", SHORT)
 def test_every_network_and_setting_can_be_sharded(name: str, both: Both) -> None:
     """With a head of zeros, only the third loss shows whether all gradients arrived."""
@@ -229,6 +232,7 @@ def test_training_mode_is_restored_after_a_failed_evaluation() -> None:
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_one_process_is_neither_wrapped_nor_sharded(sharding: Any) -> None:
     running = Running(ALONE, Case())
-    parallel = Parallel(running.objective, MachineConfig(sharding=sharding), ALONE)
+    with pytest.warns(VitrineWarning, match="fsdp") if sharding == "fsdp" else nullcontext():
+        parallel = Parallel(running.objective, MachineConfig(sharding=sharding), ALONE)
     assert parallel.call is running.objective
     assert {type(parameter) for parameter in running.objective.parameters()} == {nn.Parameter}

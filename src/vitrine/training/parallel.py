@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 
+from vitrine.core.console import warn_user
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
 from vitrine.objectives.objective import LossOutput, Objective
@@ -29,6 +30,8 @@ class Parallel:
         self.call: nn.Module = objective
         if machine.compile:
             objective.encoder.compile()
+        if runtime.world_size == 1 and machine.sharding != "ddp":
+            warn_user(f"machine.sharding={machine.sharding!r} has no effect in a single process: start several with torchrun.")
         if runtime.world_size > 1 and machine.sharding == "fsdp":
             shard(objective, runtime)  # moves each part by itself: the whole may not fit on the device
             return
