@@ -345,7 +345,7 @@ BUGS = (
         "studies",
         "After a learning-rate search, train uses the best one without giving the held-out images back (data.held_out).",
         "studies/sweeps.py",
-        'optim={"learning_rate": search.best}, data={"held_out": 0.0})',
+        'optim={"learning_rate": search.best}, data={"held_out": final_held_out})',
         'optim={"learning_rate": search.best})',
     ),
     Bug(

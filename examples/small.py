@@ -17,7 +17,7 @@ def train_small_model() -> str:
         vitrine.find_recipe("digits")(),
         model={"depth": 2},
         loader={"batch_size": 32},
-        augment={"crop": "none"},
+        augment=vitrine.AugmentConfig(crop="none", flip=False),
         optim={"warmup_steps": 20},
         total_steps=300,
         evaluation={"num_times": 0},

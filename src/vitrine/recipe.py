@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
+from vitrine.field_effects import find_unused, resolve_unused
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig, check_objective
 from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
@@ -126,12 +127,13 @@ def parse_value(hint: Any, value: Any) -> Any:
 
 
 def list_differences(old: Recipe, new: Recipe) -> list[str]:
-    """Describe every differing field that forbids resuming a run of `old` with `new`."""
-    new_values = dict(list_fields(new.to_json()))
+    """Describe every differing field that forbids resuming a run of `old` with `new`; those without an effect do not count."""
+    new_values, unused = dict(list_fields(new.to_json())), find_unused(old).keys() & find_unused(new).keys()
     return [
         f"{name} was {value!r} and is {new_values[name]!r}"
         for name, value in list_fields(old.to_json())
         if new_values[name] != value
+        and name not in unused
         and not any(name == allowed or name.startswith(f"{allowed}.") for allowed in RESUMABLE_FIELDS)
     ]
 
@@ -146,9 +148,26 @@ def list_fields(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def with_changes(recipe: Recipe, **groups: Any) -> Recipe:
-    """Return the recipe with some fields changed, e.g. `with_changes(recipe, seed=1, optim={"learning_rate": 0.1})`."""
+    """Return the recipe with some fields changed, e.g. `with_changes(recipe, seed=1, optim={"learning_rate": 0.1})`.
+
+    Raise ValueError if a change has no effect; what the recipe had and the changes make useless is dropped, with a notice.
+    """
     partly = {name: replace(getattr(recipe, name), **value) for name, value in groups.items() if isinstance(value, dict)}
-    return replace(recipe, **{**groups, **partly})
+    return resolve_changes(replace(recipe, **{**groups, **partly}), recipe)
+
+
+def resolve_changes(recipe: Recipe, base: Recipe) -> Recipe:
+    """Return a recipe that was made from `base` without the fields that have no effect; raise ValueError for a useless change.
+
+    Of epochs and total_steps, the one that was changed counts.
+    """
+    if recipe.epochs not in (None, base.epochs):
+        if recipe.total_steps not in (None, base.total_steps):
+            given = f"epochs={recipe.epochs} and total_steps={recipe.total_steps}"
+            raise ValueError(f"{given} are both lengths of the run: leave one of them out.")
+        recipe = replace(recipe, total_steps=None)
+    recipe.model.check_name(base.model.name)
+    return resolve_unused(recipe, base)
 
 
 def format_train_command(base: str, default: Recipe, recipe: Recipe, out: Path) -> str:
@@ -164,18 +183,26 @@ def format_finetune_command(base: str, default: Recipe, recipe: Recipe, out: Pat
 
 def list_options(default: Recipe, recipe: Recipe) -> list[str]:
     """Return the command-line options that turn the recipe `default` into `recipe`."""
-    before = dict(list_fields(default.to_json()))
-    fields = list_fields(recipe.to_json())
-    return [word for name, value in fields if before[name] != value for word in format_option(name, value)]
+    before, unused = dict(list_fields(default.to_json())), find_unused(recipe)
+    changed = ((name, value) for name, value in list_fields(recipe.to_json()) if before[name] != value and name not in unused)
+    return [word for name, value in changed for word in format_option(name, value)]
 
 
 def format_option(name: str, value: Any) -> list[str]:
     """Return a field as the words of an option, e.g. `--augment.no-flip` or `--model.stages 2 2 2`."""
     option = name.replace("_", "-")
-    if isinstance(value, bool):
+    if find_type(name) is bool:  # one that may be None too takes a value
         group, dot, last = option.rpartition(".")
         return [f"--{option}" if value else f"--{group}{dot}no-{last}"]
     return [f"--{option}", *map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]
+
+
+def find_type(name: str) -> Any:
+    """Return the annotated type of a field, given by its dotted name."""
+    hint: Any = Recipe
+    for part in name.split("."):
+        hint = get_type_hints(hint)[part]
+    return hint
 
 
 def join_command(*words: object) -> str:

@@ -104,7 +104,6 @@ INVALID: dict[type, list[tuple[str, object]]] = {
         *(("crop_area", value) for value in [(0.0, 1.0), (0.5, 1.01), (0.6, 0.5), (0.5,), [0.5, 1.0], 0.5, ("a", "b")]),
         ("crop_area", (float("nan"), 1.0)),
         *(("crop_ratio", value) for value in [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (1, 10**400)]),
-        ("resize", 256),  # has no effect with the default crop
         ("padding", -1),
         ("interpolation", "lanczos"),
         ("flip", "yes"),

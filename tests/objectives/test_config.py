@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import pytest
 
-from vitrine.data.config import MixupConfig
 from vitrine.evaluation.evaluators import EVALUATORS
 from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import OBJECTIVES, MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
@@ -53,21 +52,6 @@ def test_rows_of_the_table_refer_to_what_exists(name: ObjectiveKind) -> None:
 
 
 CHECKPOINT = ModelSettings(checkpoint="somewhere")
-UNUSED: list[tuple[ObjectiveKind, dict[str, Any]]] = [
-    ("masked-patches", {"mixing": MixupConfig(mixup=0.2)}),
-    ("masked-patches", {"head_init": "ridge", "model": CHECKPOINT}),
-    ("masked-patches", {"supervised": SupervisedConfig(loss="sigmoid")}),
-    ("supervised", {"masked_patches": MaskedPatchesConfig(target="pixels")}),
-]
-
-
-@pytest.mark.parametrize(("objective", "settings"), UNUSED, ids=lambda value: value if isinstance(value, str) else "")
-def test_settings_that_only_another_objective_uses_are_rejected(objective: ObjectiveKind, settings: dict[str, Any]) -> None:
-    name = next(iter(settings))
-    with pytest.raises(ValueError, match=rf"^{name} .*objective='{objective}'"):
-        Recipe(epochs=1, objective=objective, **settings)
-    other = next(other for other in OBJECTIVES if other != objective)
-    assert Recipe(epochs=1, objective=other, **settings).objective == other
 
 
 def test_a_fitted_head_needs_the_softmax_loss() -> None:

@@ -30,6 +30,7 @@ from tests.formats import cases
 from tests.ranks import open_rendezvous
 from tests.run.test_run import CONFIG, interrupt_at, make_recipe, measure, write_data
 from vitrine.core.console import VitrineWarning
+from vitrine.core.files import write_json
 from vitrine.data.config import MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.formats.save import save_checkpoint
@@ -412,6 +413,17 @@ def test_other_settings_of_saving_and_machine_change_nothing(source: str, tmp_pa
     )
     run_interrupted(recipe, tmp_path / "run", 5)
     run_recipe(other if not torch.cuda.is_available() else replace(other, device="cpu"), tmp_path / "run")
+    require_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_an_older_run_with_settings_without_an_effect_is_resumed(source: str, tmp_path: Path) -> None:
+    recipe = make_recipe(source, total_steps=8)
+    run_recipe(recipe, tmp_path / "whole")
+    run_interrupted(recipe, tmp_path / "run", 3)
+    older = replace(recipe, optim=replace(recipe.optim, momentum=0.5), augment=replace(recipe.augment, crop_area=(0.5, 1.0)))
+    write_json(tmp_path / "run" / "recipe.json", older.to_json())
+    run_interrupted(older, tmp_path / "run", 5)  # as the older version would call it
+    run_recipe(recipe, tmp_path / "run")
     require_same_run(tmp_path / "run", tmp_path / "whole")
 
 

@@ -324,3 +324,14 @@ def test_two_processes_run_all_seeds(recipe_seeds: Recipe, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "over 2 seeds" in done.stdout
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"seed-0", "seed-1"}
+
+
+def test_the_run_after_a_search_on_undivided_data_has_an_accuracy(tmp_path: Path) -> None:
+    divided = np.load(write_data(tmp_path / "divided.npz"))
+    np.savez(tmp_path / "whole.npz", allow_pickle=False, images=divided["x_train"], labels=divided["y_train"])
+    undivided = make_recipe(str(tmp_path / "whole.npz"), data={"held_out": 0.25}, evaluation={"num_times": 1, "batch_size": 10})
+    with pytest.warns(VitrineWarning, match="no test images"):
+        result = train(undivided, tmp_path / "runs", learning_rates=(0.01, 0.02))
+    (run,) = result.runs
+    assert (result.recipe.data.held_out, run.watched_on) == (0.25, "held_out")
+    assert run.best is not None

@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from vitrine.commands.options import format_percent
 from vitrine.core.arguments import parse_options
 from vitrine.core.console import format_number, print_lines, print_notice, print_table
 from vitrine.core.files import check_output_files, read_json, write_json
-from vitrine.recipe import Recipe, parse_recipe
+from vitrine.recipe import Recipe, parse_recipe, resolve_changes
 
 if TYPE_CHECKING:
     from vitrine.run.folder import RunSummary
@@ -103,9 +103,7 @@ def check_options(options: Options, defaults: Options) -> Recipe:
     if len(set(options.seeds)) != len(options.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, options.seeds))} must be distinct.")
     check_output_files(options.json)
-    if recipe.epochs != default.epochs and recipe.total_steps == default.total_steps:
-        return replace(recipe, total_steps=None)  # the length that was given counts, not the recipe's own
-    return recipe
+    return resolve_changes(recipe, default)
 
 
 def print_result(result: "TrainResult", options: Options) -> None:

@@ -127,8 +127,6 @@ class AugmentConfig:
             raise ValueError(f"crop_ratio={self.crop_ratio!r} must be two numbers above 0, the smaller first.")
         if self.resize is not None and self.resize < 1:
             raise ValueError(f"resize={self.resize} must be at least 1.")
-        if self.resize is not None and self.crop != "random":
-            raise ValueError(f"resize={self.resize} has no effect with crop={self.crop!r}: remove it, or use crop='random'.")
         if not 0 <= self.rand_augment_magnitude <= MAX_MAGNITUDE:
             raise ValueError(f"rand_augment_magnitude={self.rand_augment_magnitude} must be between 0 and {MAX_MAGNITUDE:g}.")
         if not 0 <= self.erase_rate <= 1:

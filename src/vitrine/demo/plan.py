@@ -30,7 +30,7 @@ from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 HELD_OUT = 0.2  # fraction to test on, of data without splits
 MAX_IMAGES = 300  # training images of other data than digits, so that the demo takes minutes
 IMAGE_SIZE = 48  # of the ViT that is pre-trained here, on other data than digits
-PHOTO_AUGMENT = AugmentConfig(crop="inception", crop_area=(0.35, 1.0), padding=2, flip=True)
+PHOTO_AUGMENT = AugmentConfig(crop="inception", crop_area=(0.35, 1.0), flip=True)
 # Multiply-accumulates of the longest run, which takes two or three minutes on two CPU cores, and of those cores per second.
 MAX_MACS, MIN_STEPS, MACS_PER_S = 6e12, 30, 25e9
 WARMUP_FRACTION = 0.1

@@ -91,6 +91,23 @@ class ModelSettings:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None and name not in ("name", "checkpoint")}
 
+    def check_name(self, old_name: str | None) -> None:
+        """Raise ValueError if another name than before changes nothing, because other fields set all that it stands for."""
+        if self.name is None or old_name is None or self.name == old_name:
+            return
+        try:
+            other = resolve_config(old_name, num_classes=2, **self.network_changes)
+        except ValueError:  # the old name is of another family
+            return
+        if other == self.resolve(num_classes=2):
+            given = ", ".join(self.network_changes)
+            raise ValueError(f"model.name={self.name!r} has no effect: what it stands for is set by {given}; change these.")
+
+    @property
+    def network_changes(self) -> dict[str, Any]:
+        """Fields that are set and change the network's config."""
+        return {name: value for name, value in self.changes.items() if name != "preprocess"}
+
     @property
     def readout_changes(self) -> dict[str, Any]:
         """Fields that say what a checkpoint's new head reads, for `Model.reset_head`; new layers replace both."""
@@ -102,5 +119,4 @@ class ModelSettings:
         """Return the config of a model with fresh weights."""
         if self.name is None:
             raise ValueError(f"{self.checkpoint} is a checkpoint, which has its own config: load it.")
-        changes = {name: value for name, value in self.changes.items() if name != "preprocess"}
-        return resolve_config(self.name, num_classes=num_classes, **changes)
+        return resolve_config(self.name, num_classes=num_classes, **self.network_changes)

@@ -20,6 +20,7 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
 from vitrine.evaluation.evaluators import EVALUATORS, EvaluationSetup, choose_selector, classify, list_evaluators
 from vitrine.evaluation.topk import Classification
+from vitrine.field_effects import resolve_unused
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.cost import compute_cost
@@ -62,6 +63,8 @@ def run_recipe(
     `dataset` and `checkpoint` are the recipe's, for callers that have them already. A finished run is only read.
     """
     folder = RunFolder(Path(out))
+    if folder.is_empty():  # older runs may have settings without an effect, and are resumed
+        resolve_unused(recipe)
     with start_runtime(recipe.device) as runtime, ExitStack() as stack:
         with runtime.main_first():
             folder.check(recipe)

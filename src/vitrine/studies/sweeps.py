@@ -12,7 +12,7 @@ from typing import Any
 from vitrine.core.console import summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
-from vitrine.data.open_data import DataLike, DatasetHandle
+from vitrine.data.open_data import DataLike, DatasetHandle, find_data
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.registry import build_finetune_recipe, find_data_once, find_finetune_recipe, find_recipe, name_finetune_run
@@ -79,7 +79,8 @@ def train(
         changes: Changed fields of the recipe, e.g. seed=1 or optim={"learning_rate": 0.1}.
     """
     name = recipe if isinstance(recipe, str) else "training"
-    recipe = with_changes(find_recipe(recipe)() if isinstance(recipe, str) else recipe, **changes)
+    recipe = find_recipe(recipe)() if isinstance(recipe, str) else recipe
+    recipe = with_changes(recipe, **changes) if changes else recipe
     title = name if title is None else title
     folder = Path("runs") / name if out is None else Path(out)
     if len(set(seeds)) != len(seeds):
@@ -90,7 +91,8 @@ def train(
             search = search_learning_rate(recipe, learning_rates, held_out, folder, title, dataset, checkpoint)
             if search.interrupted_by is not None:
                 return TrainResult(recipe, [], [], False, search, search.interrupted_by)
-            recipe = with_changes(recipe, optim={"learning_rate": search.best}, data={"held_out": 0.0})
+            final_held_out = choose_final_held_out(recipe, dataset)
+            recipe = with_changes(recipe, optim={"learning_rate": search.best}, data={"held_out": final_held_out})
             folder = folder / "chosen"
         if len(seeds) > 1:
             runs = run_seeds(recipe, seeds, folder, title, dataset, checkpoint)
@@ -170,6 +172,18 @@ def search_learning_rate(
     if not summaries:
         raise ValueError(f"All learning rates {tuple(learning_rates)} are too high: lower --rates.")
     return LearningRateSearch(summaries)
+
+
+def choose_final_held_out(recipe: Recipe, dataset: DatasetHandle | None) -> float:
+    """Return the held-out fraction of the run after a search: 0, unless no split can measure its accuracy."""
+    dataset = find_data(recipe.data.source) if dataset is None else dataset
+    if {"val", "test"} & set(dataset.splits) or recipe.data.held_out == 0:
+        return 0.0
+    warn_user(
+        f"{dataset.name} has no test images: the final run is measured on the images that the learning rate was chosen on, "
+        "so its accuracy is slightly too high."
+    )
+    return recipe.data.held_out
 
 
 def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: float) -> dict[float, Recipe]:

@@ -15,7 +15,7 @@ from vitrine.core.console import summarise_error, warn_user
 from vitrine.core.files import make_folder, write_json
 from vitrine.core.runtime import start_runtime
 from vitrine.data.sources.vtab import GROUPS
-from vitrine.recipe import Recipe, with_changes
+from vitrine.recipe import Recipe, resolve_changes, with_changes
 from vitrine.recipes.registry import short_model_name
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
@@ -143,7 +143,7 @@ def vtab(
     choices = {name: tuple(values) for name, values in choices.items()}
     config = VtabConfig(generated=generated, test_images=test_images, sweep=sweep, **choices)
     protocol = build_protocol(str(model), str(root))
-    recipe = with_changes(protocol if recipe is None else recipe, **changes)
+    recipe = with_changes(protocol if recipe is None else resolve_changes(recipe, protocol), **changes)
     check_recipe(recipe, protocol)
     folder = Path("runs") / f"{short_model_name(model)}-vtab" if out is None else Path(out)
     found = find_tasks(Path(root), config, folder)

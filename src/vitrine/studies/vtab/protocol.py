@@ -14,6 +14,7 @@ from vitrine.data.dataset_format import normalise_split
 from vitrine.data.open_data import VTAB, find_data, find_format
 from vitrine.data.sources.image_files import list_folder
 from vitrine.data.sources.vtab import GENERATED, TASKS, WHOLE, Group, VtabTask, find_task, resolve_task_name
+from vitrine.field_effects import drop_unused
 from vitrine.recipe import RESUMABLE_FIELDS, Recipe, list_fields, with_changes
 from vitrine.recipes.finetune import FinetuneTask, vtab
 from vitrine.studies.vtab.config import VtabConfig
@@ -136,7 +137,7 @@ def check_recipe(recipe: Recipe, protocol: Recipe) -> None:
     if recipe.evaluation.num_times != 0 or not recipe.evaluation.test:
         raise ValueError("VTAB trains on all 1000 images and tests once, at the end: leave evaluation.* out.")
     if recipe.objective != "supervised" or recipe.total_steps is None or recipe.epochs is not None:
-        raise ValueError("VTAB needs the supervised objective and a length in steps, e.g. total_steps=2500: leave others out.")
+        raise ValueError("VTAB needs the supervised objective and total_steps, e.g. 2500, not epochs: leave others out.")
 
 
 def list_departures(recipe: Recipe, protocol: Recipe, config: VtabConfig, tasks: Sequence[FoundTask] = ()) -> list[str]:
@@ -178,10 +179,10 @@ def describe_protocol(recipe: Recipe, departures: Sequence[str], is_swept: bool)
 
 def build_task_recipe(recipe: Recipe, task: FoundTask, split: str = WHOLE) -> Recipe:
     """Build the recipe of one task, without augmentation that would change its labels."""
-    augment = {"flip": recipe.augment.flip and task.task.flip}
-    if not task.task.crop:
-        augment |= {"crop": "none", "resize": None}
-    return with_changes(recipe, data={"source": task.source, "split": split}, augment=augment)
+    data = replace(recipe.data, source=task.source, split=split)
+    augment = replace(recipe.augment, flip=recipe.augment.flip and task.task.flip)
+    augment = augment if task.task.crop else replace(augment, crop="none")
+    return drop_unused(replace(recipe, data=data, augment=augment))
 
 
 def list_settings(recipe: Recipe, config: VtabConfig) -> list[Setting]:
