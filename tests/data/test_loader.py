@@ -454,3 +454,19 @@ def test_more_workers_than_a_machine_can_start_are_refused(monkeypatch: pytest.M
         module.check_num_workers(513)
     monkeypatch.setattr(module, "count_cpus", lambda: 1)
     assert module.check_num_workers(256) == 256
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_prefetch_is_the_number_of_batches_ahead(prefetch: int, files: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's DataLoader is replaced by one that records its argument."""
+    seen: list[int | None] = []
+
+    class Recording(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+        def __init__(self, *arguments: object, prefetch_factor: int | None = None, **options: object) -> None:
+            seen.append(prefetch_factor)
+            super().__init__(*arguments, prefetch_factor=prefetch_factor, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "DataLoader", Recording)
+    config = LoaderConfig(batch_size=8, num_workers=1, prefetch=prefetch)
+    assert len(list(Loader(files, EVERYTHING, config).read(0, 2))) == 2
+    assert seen == [prefetch]
