@@ -50,9 +50,11 @@ EPOCH_STEPS = 3000  # for lengths in epochs
 # Fields and options whose effect is elsewhere, each with the test that shows it.
 TESTED_ELSEWHERE: dict[str, str] = {
     "data.bad_images": "tests/run/test_run.py::test_bad_images_are_an_error_or_skipped",
+    "data.changed": "tests/run/test_resume.py::test_changed_data_is_noticed_and_named",
     "data.in_memory": "tests/data/test_open_data.py::test_images_are_loaded_into_memory_on_request",
     "loader.num_workers": "tests/run/test_resume.py::test_another_number_of_workers_changes_nothing",
     "loader.prefetch": "tests/data/test_loader.py::test_prefetch_is_the_number_of_batches_ahead",
+    "loader.stuck_after_s": "tests/data/test_loader.py::test_stopped_worker_is_reported_until_it_continues",
     "optim.max_grad_norm": "tests/training/test_loop.py::test_gradients_are_clipped_to_the_norm",
     "polyak_factor": "tests/run/test_run.py::test_averaged_weights_are_evaluated_and_then_swapped_back",
     "evaluation.num_times": "tests/run/test_callbacks.py::test_evaluations_are_evenly_spaced_up_to_the_last_step",
@@ -73,6 +75,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
 }
 # Options of the commands by command and name, those that several commands share by their dataclass.
 OPTIONS_TESTED: dict[str, str] = {
+    "cache clear": "tests/commands/test_cache.py::test_show_and_clear",
+    "cache json": "tests/commands/test_cache.py::test_show_and_clear",
     "convert model": "tests/commands/test_convert.py::test_a_model_survives_every_format",
     "convert out": "tests/commands/test_convert.py::test_a_model_survives_every_format",
     "convert format": "tests/commands/test_convert.py::test_a_model_survives_every_format",

@@ -82,6 +82,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"augment": AugmentConfig(erase_fill="grey", erase_rate=0.1)},
     ),
     ("data.subset_seed", {"data": DataConfig(subset_seed=1)}, {"data": DataConfig(subset_seed=1, held_out=0.1)}),
+    (
+        "loader.stuck_after_s",
+        {"loader": LoaderConfig(stuck_after_s=3.0, num_workers=0)},
+        {"loader": LoaderConfig(stuck_after_s=3.0)},
+    ),
     ("loader.prefetch", {"loader": LoaderConfig(prefetch=3, num_workers=0)}, {"loader": LoaderConfig(prefetch=3)}),
     (
         "model.head_bias",

@@ -46,7 +46,7 @@ EFFECTS: tuple[Effect, ...] = (
     *list_objective_effects(),
     Effect(("model.head_bias",), "head_init='zero'", lambda r: r.head_init == "zero"),
     Effect(("data.subset_seed",), "data.subset or data.held_out", lambda r: r.data.subset != "all" or r.data.held_out > 0),
-    Effect(("loader.prefetch",), "worker processes (loader.num_workers)", lambda r: uses_workers(r)),
+    Effect(("loader.prefetch", "loader.stuck_after_s"), "worker processes (loader.num_workers)", lambda r: uses_workers(r)),
     Effect(("augment.crop_area", "augment.crop_ratio"), "augment.crop='inception'", lambda r: r.augment.crop == "inception"),
     Effect(("augment.resize",), "augment.crop='random'", lambda r: r.augment.crop == "random"),
     Effect(("augment.padding",), "augment.crop='pad'", lambda r: r.augment.crop == "pad"),
