@@ -52,7 +52,10 @@ RENAMED_OPTIONS: dict[str, str] = {}
 RENAMED_VALUES: dict[str, str] = {}
 
 # Fields that BASE does not have, by the end of their key, and the default that OTHER must then show.
-NEW_FIELDS: dict[str, Any] = {"model.readout_layers": None, "model.readout": None}
+NEW_FIELDS: dict[str, Any] = {
+    **{"model.readout_layers": None, "model.readout": None},
+    **{"data.changed": "refuse", "loader.stuck_after_s": 60.0},
+}
 
 # In the following sets, keys have their old names.
 
@@ -60,7 +63,7 @@ NEW_FIELDS: dict[str, Any] = {"model.readout_layers": None, "model.readout": Non
 TIMING_KEYS = {"images_per_s", "waited", "seconds", "device_seconds", "device_hours"}
 
 # Digests of something that is compared itself. They also cover timings or the names of keys.
-DIGEST_KEYS = {"checksum", "description", "vitrine_training_checksum"}
+DIGEST_KEYS = {"checksum", "metadata_checksum", "description", "vitrine_training_checksum"}
 
 # Sentences: only the numbers in them are compared, so that the wording can improve.
 PROSE_KEYS = {"detail", "departures", "protocol", "setting", "unreadable"}
@@ -68,6 +71,7 @@ PROSE_KEYS = {"detail", "departures", "protocol", "setting", "unreadable"}
 FIGURES = {".png", ".html", ".svg"}
 NOT_RESULTS = {"assets", "cache", "data", "stopped"}  # in the folder of a case
 LOG, DONE = "log.txt", "done.json"
+NEW_FILES = {"data.json"}  # in run folders; BASE may not have them
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 TIMEOUT_S, NUM_SHOWN, NUM_ATTEMPTS = 600, 6, 5
 
@@ -643,7 +647,7 @@ def list_results(folder: Path) -> set[str]:
     return {
         str(name)
         for name in names
-        if name.parts[0] not in NOT_RESULTS and name.suffix not in FIGURES and name.name not in (LOG, DONE)
+        if name.parts[0] not in NOT_RESULTS and name.suffix not in FIGURES and name.name not in {LOG, DONE, *NEW_FILES}
     }
 
 
