@@ -53,8 +53,10 @@ RENAMED_VALUES: dict[str, str] = {}
 
 # Fields that BASE does not have, by the end of their key, and the default that OTHER must then show.
 NEW_FIELDS: dict[str, Any] = {
-    **{"model.readout_layers": None, "model.readout": None},
-    **{"data.changed": "refuse", "loader.stuck_after_s": 60.0},
+    "model.readout_layers": None,
+    "model.readout": None,
+    "data.changed": "refuse",
+    "loader.stuck_after_s": 60.0,
 }
 
 # In the following sets, keys have their old names.
