@@ -114,7 +114,7 @@ def test_dicts_have_splits_with_the_same_classes(make: Any) -> None:
     parts = {"train": make([0, 1, 0]), "validation": make([3, 1])}
     data = datasets.DatasetDict(parts) if make is make_hugging_face else parts
     assert find_data(data).splits == ("train", "val")
-    train, val = open_train_and_test(data, 0.2)
+    train, val = open_train_and_test(data)
     assert (len(train), len(val)) == (3, 2)
     assert train.class_names == val.class_names == ("0", "1", "2", "3")
     assert open_test(data).labels.values.tolist() == [3, 1]

@@ -60,7 +60,7 @@ def test_it_is_data_like_any_other(task: Path) -> None:
     assert data.kind == "vtab"
     assert len(data.open("train800")) == len(data.open_train()) == len(TRAIN)
     assert len(data.open("val200")) == len(VAL)
-    train, test = open_train_and_test(str(task), 0.1)
+    train, test = open_train_and_test(str(task))
     assert (len(train), len(test)) == (len(TRAIN), len(TEST))
 
 
