@@ -281,8 +281,8 @@ BUGS = (
         "run",
         "build_setup gives every process rank 0's part of the images: with several, top-1 is that part's, counted again.",
         "run/run.py",
-        "build_loader(source, rank=rank, ",
-        "build_loader(source, rank=0, ",
+        "read=partial(read, rank=self.runtime.rank, ",
+        "read=partial(read, rank=0, ",
     ),
     Bug(
         "resume-reads-from-start",
