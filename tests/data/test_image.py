@@ -456,6 +456,19 @@ def test_jpeg_is_decoded_at_a_smaller_scale(mode: str, at_least: tuple[int, int]
     assert np.abs(shrunk.astype(int) - averaged).max() <= (0 if shrunk.shape[:2] == (64, 96) else 6)
 
 
+@pytest.mark.parametrize("at_least", [None, (64, 96), (16, 24)])
+@pytest.mark.parametrize("mode", SMOOTH)
+def test_luma_of_a_jpeg_is_the_one_it_stores(mode: str, at_least: tuple[int, int] | None) -> None:
+    image, luma = (LazyImage(SMOOTH[mode], mode) for _ in range(2))
+    grey = image.to_numpy(1, at_least=at_least).astype(int)
+    stored = luma.to_numpy(1, at_least=at_least, stored_luma=True).astype(int)
+    if mode == "RGB" and at_least is None:
+        with Image.open(io.BytesIO(SMOOTH[mode])) as opened:
+            opened.draft("YCbCr", None)
+            np.testing.assert_array_equal(stored[..., 0], np.asarray(opened)[..., 0])
+    assert np.abs(stored - grey).max() <= (3 if mode == "RGB" else 0)  # colours are clipped and rounded
+
+
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
 def test_other_formats_are_decoded_at_full_size(format: str) -> None:
     content = encode(build_smooth(96, 64), format)

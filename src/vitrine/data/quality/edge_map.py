@@ -78,7 +78,7 @@ class EdgeMap:
 
 def load_grey(image: LazyImage) -> np.ndarray:
     """Decode an image in grey and stretch it to a square (48, 48)."""
-    pixels = Image.fromarray(image.to_numpy(1, at_least=(2 * SIDE, 2 * SIDE))[..., 0])
+    pixels = Image.fromarray(image.to_numpy(1, at_least=(2 * SIDE, 2 * SIDE), stored_luma=True)[..., 0])
     return np.asarray(pixels.resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.float32)
 
 
@@ -173,7 +173,8 @@ class ImageComparer:
         if self.pool is None and self.num_compared > MIN_FOR_PROCESSES:
             sources = tuple(edge_maps.source for edge_maps in self.edge_maps)
             self.pool = ProcessPoolExecutor(count_cpus(), multiprocessing.get_context(), init_worker, sources)
-        parts = [pairs[start : start + PAIRS_AT_ONCE] for start in range(0, len(pairs), PAIRS_AT_ONCE)]
+        size = min(PAIRS_AT_ONCE, max(1, math.ceil(len(pairs) / (2 * count_cpus()))))  # few pairs are work for all, too
+        parts = [pairs[start : start + size] for start in range(0, len(pairs), size)]
         if self.pool is None:
             first, second = (self.edge_maps[side] for side in sides)
             results = map_in_threads(lambda part: compare(first, second, parts[part]), len(parts))

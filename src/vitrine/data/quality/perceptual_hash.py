@@ -15,7 +15,7 @@ Letters: N images, Q queries, P pairs, V views (the whole image and its inner pa
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from itertools import combinations, product
+from itertools import product
 from typing import Self
 
 import numpy as np
@@ -116,7 +116,7 @@ def mark_weak_bits(magnitudes: np.ndarray) -> np.ndarray:
 # Differing bits of the first word and of both words. Three in a million pairs of unrelated photographs are this close.
 MAX_DIFFERENT_OF_64, MAX_DIFFERENT_OF_128 = 15, 36
 MAX_FLIPS = 3
-FLIPS = [chosen for count in range(MAX_FLIPS + 1) for chosen in combinations(range(NUM_WEAK), count)]  # 42
+FLIPS = np.array([flips for flips in product((0, 1), repeat=NUM_WEAK) if sum(flips) <= MAX_FLIPS])  # (42, 6), the first: none
 MAX_PAIRS_AT_ONCE = 2**21  # bounds memory
 QUERIES_AT_ONCE = 2048
 
@@ -149,14 +149,16 @@ class HashIndex:
 
     def search(self, queries: PerceptualHashes, indices: np.ndarray) -> np.ndarray:
         """Find pairs (P, 2), sorted, of an index of an image here and of one of the given queries."""
-        pairs = np.zeros((0, 2), np.int64)
+        pairs = [np.zeros((0, 2), np.int64)]
         usable = indices[~queries.is_flat[indices]]
         blocks = [usable[start : start + QUERIES_AT_ONCE] for start in range(0, len(usable), QUERIES_AT_ONCE)]
         with ThreadPoolExecutor(count_cpus()) as pool:
-            for table in self.tables:  # most pairs are in several tables: only one table's are kept twice
-                found = pool.map(lambda block, table=table: search_block(table, queries, block), blocks)
-                pairs = unique_pairs(np.concatenate([pairs, *found]))
-        return pairs
+            run = pool.map if len(blocks) > 1 else map  # starting threads takes longer than one block
+            for table in self.tables:
+                pairs += run(lambda block, table=table: search_block(table, queries, block), blocks)
+                if sum(map(len, pairs)) > MAX_PAIRS_AT_ONCE:  # most pairs are in several tables
+                    pairs = [unique_pairs(np.concatenate(pairs))]
+        return unique_pairs(np.concatenate(pairs))
 
 
 class BandTable:
@@ -195,8 +197,7 @@ def list_probes(words: np.ndarray, weak: np.ndarray, band: int) -> np.ndarray:
     for position in range(NUM_WEAK):
         bits[:, position] = rest & np.negative(rest)  # the lowest bit that is set
         rest = rest - bits[:, position]
-    flips = [bits[:, list(chosen)].sum(axis=1) for chosen in FLIPS]
-    return extract_band(words, band)[:, None] ^ np.stack(flips, axis=1)
+    return extract_band(words, band)[:, None] ^ (bits @ FLIPS.T)
 
 
 def extract_band(words: np.ndarray, band: int) -> np.ndarray:
