@@ -13,6 +13,7 @@ import pytest
 from tests.test_package import BLOCK_TORCH
 from vitrine.commands.train import Options
 from vitrine.core.arguments import parse_options
+from vitrine.core.console import VitrineWarning
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.field_effects import find_unused
@@ -261,14 +262,20 @@ def test_total_steps_take_precedence_over_epochs() -> None:
     assert Recipe(epochs=3, total_steps=7).compute_total_steps(10_000) == 7
 
 
-def test_warm_up_is_checked_as_soon_as_the_length_is_known() -> None:
-    optim = OptimConfig(warmup_steps=10)
-    with pytest.raises(ValueError, match=r"warmup_steps=10 .*total_steps=10"):
-        Recipe(total_steps=10, optim=optim)
-    recipe = Recipe(epochs=1, optim=optim, loader=LoaderConfig(batch_size=10))
-    assert recipe.compute_total_steps(110) == 11
-    with pytest.raises(ValueError, match="total_steps=10"):
-        recipe.compute_total_steps(100)
+def test_a_warm_up_of_the_base_is_shortened_to_a_tenth() -> None:
+    base = Recipe(epochs=9, optim=OptimConfig(warmup_steps=500, cooldown_steps=30, decay="constant"))
+    with pytest.warns(VitrineWarning, match=r"warmup_steps=500 to 20, .*cooldown_steps=30 to 20"):
+        changed = with_changes(base, total_steps=200)
+    assert changed == replace(base, total_steps=200, optim=replace(base.optim, warmup_steps=20, cooldown_steps=20))
+    assert with_changes(base, total_steps=531).optim == base.optim  # fits: not a word
+
+
+def test_a_warm_up_that_was_set_is_not_shortened() -> None:
+    base = Recipe(epochs=9, optim=OptimConfig(warmup_steps=500))
+    with pytest.raises(ValueError, match=r"warmup_steps=300 .*total_steps=200"):
+        with_changes(base, total_steps=200, optim={"warmup_steps": 300})
+    with pytest.raises(ValueError, match=r"warmup_steps=100.*cooldown_steps=100.*total_steps=200"):
+        with_changes(base, total_steps=200, optim={"warmup_steps": 100, "cooldown_steps": 100, "decay": "constant"})
 
 
 @pytest.mark.parametrize(

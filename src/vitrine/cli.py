@@ -71,7 +71,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run_command(arguments: list[str]) -> None:
     """Run the command that the words name, or show the help."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         width = max(map(len, COMMANDS))
         lines = [f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()]
         print_lines("Vitrine: the Vision Transformer paper as a tool.", "", USAGE, "", *lines)
@@ -81,6 +83,8 @@ def run_command(arguments: list[str]) -> None:
         sys.exit(0)
     name, rest = split_command(arguments)
     command = load_command(name)
+    if rest == ["help"] and not os.path.exists("help"):  # not a model or a dataset of this name
+        rest = ["--help"]
     if name in PARSE_THEIR_OWN:
         command(rest)
     else:

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
+from vitrine.core.console import warn_user
 from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig, MixupConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.field_effects import find_unused, resolve_unused
@@ -30,6 +31,23 @@ RESUMABLE_FIELDS = (
 class Recipe:
     """Settings of one run: model, data, objective, optimizer and length."""
 
+    COMMON: ClassVar = (
+        "model",
+        "data",
+        "loader",
+        "augment",
+        "mixing",
+        "objective",
+        "optim",
+        "epochs",
+        "total_steps",
+        "head_init",
+        "evaluation",
+        "machine",
+        "saving",
+        "seed",
+        "device",
+    )
     model: ModelSettings = field(default_factory=lambda: ModelSettings(name="ViT-Ti/16"))
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -64,7 +82,6 @@ class Recipe:
             raise ValueError("epochs and total_steps are both None: set one of them.")
         if self.total_steps is not None:
             require_at_least(self, 1, "total_steps")
-            self.optim.check_total_steps(self.total_steps)
         if self.polyak_factor is not None and not 0 < self.polyak_factor < 1:
             raise ValueError(f"polyak_factor={self.polyak_factor} must be between 0 and 1, e.g. 0.9999.")
         check_objective(self)
@@ -83,9 +100,7 @@ class Recipe:
         if self.total_steps is not None:
             return self.total_steps
         assert self.epochs is not None
-        total_steps = max(1, round(self.epochs * num_images / self.loader.batch_size))
-        self.optim.check_total_steps(total_steps)
-        return total_steps
+        return max(1, round(self.epochs * num_images / self.loader.batch_size))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self, dict_factory=lambda items: {name: value_to_json(value) for name, value in items})
@@ -167,7 +182,29 @@ def resolve_changes(recipe: Recipe, base: Recipe) -> Recipe:
             raise ValueError(f"{given} are both lengths of the run: leave one of them out.")
         recipe = replace(recipe, total_steps=None)
     recipe.model.check_name(base.model.name)
+    if recipe.total_steps is not None:
+        recipe = shorten_warmup(recipe, base, recipe.total_steps)
     return resolve_unused(recipe, base)
+
+
+def shorten_warmup(recipe: Recipe, base: Recipe, total_steps: int) -> Recipe:
+    """Return a recipe made from `base` with a warm-up that fits into the run.
+
+    What `base` brought along, warm-up or cooldown, becomes a tenth of the run, with a notice; what the user set stays.
+    """
+    optim = recipe.optim
+    if optim.warmup_steps + optim.cooldown_steps < total_steps:
+        return recipe
+    shorter = {
+        name: min(getattr(optim, name), total_steps // 10)
+        for name in ("warmup_steps", "cooldown_steps")
+        if getattr(optim, name) == getattr(base.optim, name) > 0
+    }
+    optim = replace(optim, **shorter)
+    optim.check_total_steps(total_steps)
+    changes = ", ".join(f"optim.{name}={getattr(base.optim, name)} to {value}" for name, value in shorter.items())
+    warn_user(f"Shortened {changes}, because the run has only {total_steps} steps.")
+    return replace(recipe, optim=optim)
 
 
 def format_train_command(base: str, default: Recipe, recipe: Recipe, out: Path) -> str:

@@ -421,7 +421,7 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (("digits", "--data.subset", "0"), "subset='0'"),
         (("digits", "--data.exclude", "nowhere.txt"), "exclude=nowhere.txt"),
         ((*DROPPED, "--loader.last", "drop"), "1437"),
-        (("digits", "--epochs", "1"), "total_steps=22"),
+        (("digits", "--epochs", "1", "--optim.warmup-steps", "60"), "total_steps=22"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

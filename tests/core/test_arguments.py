@@ -1,16 +1,17 @@
 """Arguments become values, and bad input becomes one sentence."""
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 from tyro.conf import Positional, arg
 
 from vitrine.core import arguments
-from vitrine.core.arguments import parse_arguments, parse_known_options, parse_options
+from vitrine.core.arguments import list_options, parse_arguments, parse_known_options, parse_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,19 @@ class Outer:
     no_cache: bool = False
     text: str = ""
     file: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    learning_rate: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    inner: Group = field(default_factory=Group)
+    flat: Annotated[Inner, arg(name="")] = field(default_factory=Inner)
+    num_steps: int = 1
+    choice: str = ""
 
 
 DEFAULTS = Outer(inner=Inner(rate=0.5, kind="b", sizes=(7,)), num_steps=3, choice="x", is_quick=True, text="some text")
@@ -125,6 +139,48 @@ def test_an_old_spelling_of_an_option_is_accepted(monkeypatch: pytest.MonkeyPatc
     assert parse("--steps", "9") == parse("--steps=9") == replace(DEFAULTS, num_steps=9)
     assert parse_known_options(Outer, ["--steps", "9"], DEFAULTS) == replace(DEFAULTS, num_steps=9)
     assert parse("--text", "steps").text == "steps"
+
+
+def test_options_are_listed_with_their_groups() -> None:
+    assert list(list_options(Nested)) == ["--inner.learning-rate", "--rate", "--kind", "--sizes", "--num-steps", "--choice"]
+
+
+def test_a_short_form_is_accepted_where_it_is_given() -> None:
+    short = {"--rate": "--inner.rate"}
+    assert parse_options("test", Outer, ["--rate=2"], DEFAULTS, short).inner.rate == 2.0
+    assert "--inner.rate" in read_error("--rate", "2")
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("--lr=3", "--lr (nearest: --inner.learning-rate)"),  # a name that other tools have
+        ("--chioce", "(nearest: --choice)"),
+        ("--bogus", "--bogus. "),  # nothing is near
+    ],
+)
+def test_an_unknown_option_names_the_nearest(word: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(nearest)):
+        parse_options("test", Nested, [word], Nested())
+
+
+def test_help_shows_the_common_fields_and_help_all_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        COMMON: ClassVar = ("size",)
+        size: int = 1
+        rare: int = 2
+
+    texts = []
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as stop:
+            parse_options("test", Config, [word], Config())
+        assert stop.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert ["--size" in text for text in texts] == [True, True]
+    assert ["--rare" in text for text in texts] == [False, True]
+    assert ["vitrine test --help-all" in text for text in texts] == [True, False]
+    assert parse_options("test", Config, ["--rare", "3"], Config()) == Config(rare=3)
 
 
 def test_help_is_readable(capsys: pytest.CaptureFixture[str]) -> None:

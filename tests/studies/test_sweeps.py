@@ -335,3 +335,15 @@ def test_the_run_after_a_search_on_undivided_data_has_an_accuracy(tmp_path: Path
     (run,) = result.runs
     assert (result.recipe.data.held_out, run.watched_on) == (0.25, "held_out")
     assert run.best is not None
+
+
+def test_a_shorter_run_shortens_the_warm_up_of_its_recipe(recipe: Recipe, tmp_path: Path) -> None:
+    base = replace(recipe, total_steps=None, epochs=4.0, optim=replace(recipe.optim, warmup_steps=25))
+    with pytest.warns(VitrineWarning, match=r"warmup_steps=25 to 1, .*10 steps"):
+        result = train(base, tmp_path / "run", epochs=10 * base.loader.batch_size / COUNTS["train"])
+    assert result.is_finished
+    saved = RunFolder(tmp_path / "run").read_recipe()
+    assert (saved.optim.warmup_steps, result.runs[0].total_steps) == (1, 10)
+    given = {"warmup_steps": 26}
+    with pytest.raises(ValueError, match="warmup_steps=26"):
+        train(base, tmp_path / "other", epochs=10 * base.loader.batch_size / COUNTS["train"], optim=given)

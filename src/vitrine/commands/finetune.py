@@ -4,13 +4,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.commands.train import Options, check_options, list_train_arguments, print_result
-from vitrine.core.arguments import parse_known_options, parse_options
+from vitrine.commands.train import SHORT_FORMS, Options, check_options, list_train_arguments, print_result
+from vitrine.core.arguments import HELP, HELP_ALL, parse_known_options, parse_options, replace_options
 from vitrine.core.console import print_lines
 from vitrine.data.config import DataConfig
 
 USAGE = """usage: vitrine finetune MODEL DATA [--recipe NAME] [--out DIR] [--field.name VALUE ...]
-       vitrine finetune MODEL DATA --help    list the fields of the recipe and their values
+       vitrine finetune MODEL DATA --help    list the common fields of the recipe and their values; --help-all: all fields
 
 MODEL is a folder or file in any known format, or hf://org/name. DATA is a folder of class folders, or any other dataset.
 The default recipe, folder, suits a laptop; those of the paper (pets, cifar10, ..) are in `vitrine train --list`."""
@@ -41,22 +41,23 @@ def finetune(arguments: list[str]) -> None:
     config = read_data_options(data, rest)
     dataset = find_data_once(config.source)
     title = name_finetune_run(model, data, name)
-    recipe = build_finetune_recipe(name, model, dataset, config)
-    defaults = Options(out=Path("runs") / title, rates=rule.learning_rates, recipe=recipe)
-    options = parse_options(f"finetune {model} {data}", Options, rest, defaults)
+    base = build_finetune_recipe(name, model, dataset, config)
+    defaults = Options(out=Path("runs") / title, rates=rule.learning_rates, recipe=base)
+    options = parse_options(f"finetune {model} {data}", Options, rest, defaults, SHORT_FORMS)
     recipe = check_options(options, defaults)
 
     from vitrine.studies.sweeps import train
 
-    result = train(recipe, held_out=rule.held_out, title=title, dataset=dataset, **list_train_arguments(options))
+    shared = list_train_arguments(options)
+    result = train(recipe, held_out=rule.held_out, title=title, dataset=dataset, base=base, **shared)
     print_result(result, options)
 
 
 def read_data_options(data: str, arguments: list[str]) -> DataConfig:
     """Parse the options of the data alone; mistakes in any option are reported later, when all are parsed."""
     default = DataOptions(data=DataConfig(source=data))
-    is_help = bool({"-h", "--help"} & set(arguments))
-    options = None if is_help else parse_known_options(DataOptions, arguments, default)
+    is_help = not {*HELP, HELP_ALL}.isdisjoint(arguments)
+    options = None if is_help else parse_known_options(DataOptions, replace_options(arguments, SHORT_FORMS), default)
     return default.data if options is None else options.data
 
 

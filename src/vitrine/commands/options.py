@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import arg
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class CheckpointOptions:
     """Options of commands that load a checkpoint; most override what its file does not specify."""
 
+    COMMON: ClassVar = ("image_size", "preprocess", "class_names")
     image_size: Annotated[str | None, arg(metavar="SIZE")] = None
     """Image size, e.g. 224 or 224x320 (height x width); position embeddings are resized."""
     preprocess: Annotated[str | None, arg(metavar="{imagenet,inception,FILE}")] = None

@@ -22,10 +22,21 @@ if TYPE_CHECKING:
 
 USAGE = """usage: vitrine train RECIPE [--out DIR] [--field.name VALUE ...]
        vitrine train --list              list all recipes and their results
-       vitrine train RECIPE --help       list the fields of a recipe and their values
+       vitrine train RECIPE --help       list the common fields of a recipe and their values; --help-all: all fields
 
 RECIPE is a name from the list, or the recipe.json of an earlier run. The same command again resumes an interrupted run.
 Several devices: torchrun --nproc-per-node 8 -m vitrine train RECIPE .."""
+
+SHORT_FORMS = {
+    "--lr": "--optim.learning-rate",
+    "--batch-size": "--loader.batch-size",
+    "--steps": "--total-steps",
+    "--workers": "--loader.num-workers",
+    "--image-size": "--model.image-size",
+    "--subset": "--data.subset",
+    "--held-out": "--data.held-out",
+}
+"""Short forms of the commonest options of `train` and `finetune`."""
 
 # Around the recipe's learning rate in factors of about three, like the grids of table 4.
 LR_FACTORS = (0.1, 0.3, 1.0, 3.0)
@@ -33,7 +44,10 @@ LR_FACTORS = (0.1, 0.3, 1.0, 3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every field of the recipe is an option of its dotted name."""
+    """Every field of the recipe is an option of its dotted name.
+
+    Short forms: --lr, --batch-size, --steps, --workers, --image-size, --subset and --held-out.
+    """
 
     out: Path
     """Folder of the run; an interrupted run of the same recipe in it is resumed."""
@@ -62,12 +76,12 @@ def train(arguments: list[str]) -> None:
     default_recipe, title = find_recipe_or_file(name)
     rates = tuple(float(f"{default_recipe.optim.learning_rate * factor:.6g}") for factor in LR_FACTORS)
     defaults = Options(out=Path("runs") / title, rates=rates, recipe=default_recipe)
-    options = parse_options(f"train {name}", Options, rest, defaults)
+    options = parse_options(f"train {name}", Options, rest, defaults, SHORT_FORMS)
     recipe = check_options(options, defaults)
 
     from vitrine.studies.sweeps import train
 
-    print_result(train(recipe, title=title, **list_train_arguments(options)), options)
+    print_result(train(recipe, title=title, base=default_recipe, **list_train_arguments(options)), options)
 
 
 def list_train_arguments(options: Options) -> dict[str, Any]:

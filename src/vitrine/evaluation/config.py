@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 from vitrine.data.config import BadImages
@@ -16,6 +16,7 @@ ProbeKind = Literal["logistic", "neighbours", "means"]
 class EvaluationConfig:
     """Evaluation during a run, on the images of data.held_out, else on the validation split; on the test split at the end."""
 
+    COMMON: ClassVar = ("num_times", "patience")
     num_times: int = 10
     """Number of evaluations, evenly spaced; the last is after the final step. 0: never evaluate."""
     batch_size: int = 256

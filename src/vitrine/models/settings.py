@@ -1,7 +1,7 @@
 """The network of a run, as a recipe and the command line describe it. No torch here."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vitrine.core.config_checks import require_field_types
 from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion, Readout
@@ -19,6 +19,7 @@ CHECKPOINT_SETTINGS = (
 class ModelSettings:
     """A model name or a checkpoint to start from, and changes to it; None leaves a field as it is there."""
 
+    COMMON: ClassVar = ("name", "checkpoint", "image_size")
     name: str | None = None
     """Model with fresh weights, e.g. ViT-B/16; `vitrine models` lists the names."""
     checkpoint: str | None = None

@@ -103,6 +103,8 @@ class Run:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         check_batch_size(recipe, runtime)
+        if recipe.total_steps is not None:
+            recipe.optim.check_total_steps(recipe.total_steps)
         if recipe.model.checkpoint is None:  # before data are read; the size of a checkpoint is known when it is loaded
             check_memory(recipe.model.resolve(num_classes=2), recipe, runtime)
         self.recipe, self.folder, self.runtime = recipe, folder, runtime
@@ -332,7 +334,9 @@ def check_fingerprint(recipe: Recipe, data: RunData, folder: RunFolder, runtime:
     fingerprint = None
     if runtime.is_main:
         splits = {"train": data.train, data.val_name: data.val, "test": data.test}
-        computed = DataFingerprint.compute(splits, recipe.compute_total_steps(len(data.train)))
+        total_steps = recipe.compute_total_steps(len(data.train))
+        recipe.optim.check_total_steps(total_steps)
+        computed = DataFingerprint.compute(splits, total_steps)
         fingerprint = folder.check_data(computed, recipe.data.changed)
     return runtime.broadcast(fingerprint)
 

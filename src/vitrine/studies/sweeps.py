@@ -12,9 +12,9 @@ from typing import Any
 from vitrine.core.console import summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
-from vitrine.data.open_data import DataLike, DatasetHandle, find_data
+from vitrine.data.open_data import DataLike, DatasetHandle, find_data, open_train_data
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.recipe import Recipe, with_changes
+from vitrine.recipe import Recipe, shorten_warmup, with_changes
 from vitrine.recipes.registry import build_finetune_recipe, find_data_once, find_finetune_recipe, find_recipe, name_finetune_run
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
@@ -63,6 +63,7 @@ def train(
     title: str | None = None,
     dataset: DatasetHandle | None = None,
     checkpoint: Checkpoint | None = None,
+    base: Recipe | None = None,
     **changes: Any,
 ) -> TrainResult:
     """Train a recipe, given as an object or by name; an interrupted run in the same folder is resumed.
@@ -76,17 +77,24 @@ def train(
         title: What progress and figures call the run.
         dataset: The recipe's data, if it was found already.
         checkpoint: The recipe's checkpoint, if it is loaded already.
+        base: The recipe that this one was made from: if its warm-up does not fit into the run, it is shortened.
         changes: Changed fields of the recipe, e.g. seed=1 or optim={"learning_rate": 0.1}.
     """
     name = recipe if isinstance(recipe, str) else "training"
     recipe = find_recipe(recipe)() if isinstance(recipe, str) else recipe
+    base = recipe if base is None else base
     recipe = with_changes(recipe, **changes) if changes else recipe
     title = name if title is None else title
     folder = Path("runs") / name if out is None else Path(out)
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds={tuple(seeds)} must be distinct.")
     search = None
-    with start_runtime(recipe.device):  # once for all runs: the processes of torchrun can meet only once
+    with start_runtime(recipe.device) as runtime:  # once for all runs: the processes of torchrun can meet only once
+        if recipe != base and recipe.total_steps is None and recipe.optim.warmup_steps + recipe.optim.cooldown_steps > 0:
+            with runtime.main_first():  # rank 0 downloads and indexes; the other ranks reuse it
+                dataset = find_data_once(recipe.data.source) if dataset is None else dataset
+                images, _ = open_train_data(replace(recipe.data, in_memory=False), dataset)
+            recipe = shorten_warmup(recipe, base, recipe.compute_total_steps(len(images)))
         if learning_rates is not None:
             search = search_learning_rate(recipe, learning_rates, held_out, folder, title, dataset, checkpoint)
             if search.interrupted_by is not None:
@@ -134,7 +142,7 @@ def finetune(
     name = str(model) if checkpoint is None else str(checkpoint.provenance.get("source", "checkpoint"))
     title = name_finetune_run(name, dataset.name, recipe) if title is None else title
     return train(
-        with_changes(build_finetune_recipe(recipe, name, dataset), **changes),
+        build_finetune_recipe(recipe, name, dataset),
         Path("runs") / title if out is None else out,
         seeds=seeds,
         learning_rates=rule.learning_rates if select_rate else None,
@@ -142,6 +150,7 @@ def finetune(
         title=title,
         dataset=dataset,
         checkpoint=checkpoint,
+        **changes,
     )
 
 

@@ -1,7 +1,7 @@
 """Settings of the optimizer, the machine, saving and logging. No torch here."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive, require_rates
 
@@ -16,6 +16,7 @@ Sharding = Literal["ddp", "fsdp"]
 class OptimConfig:
     """The optimizer, its learning-rate schedule, and which parts of the model it trains."""
 
+    COMMON: ClassVar = ("learning_rate", "weight_decay", "warmup_steps", "frozen_blocks")
     kind: OptimizerKind = "adamw"
     learning_rate: float = 1e-3
     """Peak learning rate, at the end of warm-up."""
@@ -73,6 +74,7 @@ class OptimConfig:
 class MachineConfig:
     """Settings that fit a run to a machine. A run may be resumed with different ones."""
 
+    COMMON: ClassVar = ("precision", "accumulation_steps")
     precision: Precision = "auto"
     """Precision of products and convolutions; auto: bfloat16 on GPUs that have it, else float32. Weights stay float32."""
     compile: bool = False
@@ -93,6 +95,7 @@ class MachineConfig:
 class SavingConfig:
     """When checkpoints are written, besides at the end and on interruption."""
 
+    COMMON: ClassVar = ("every_minutes",)
     every_minutes: float = 10.0
     """Minutes between checkpoints."""
     every_steps: int | None = None
