@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -564,6 +564,8 @@ def list_options(hints: dict[str, Any], owner: str) -> Iterator[str]:
     """Yield the options of a command or a dataclass, and those of the groups among them."""
     for name, hint in hints.items():
         group = find_group(hint)
+        if get_origin(hint) is ClassVar:
+            continue
         if group is None:
             yield f"{owner}{name}"
         elif group is not Recipe:

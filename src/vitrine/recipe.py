@@ -31,7 +31,7 @@ RESUMABLE_FIELDS = (
 class Recipe:
     """Settings of one run: model, data, objective, optimizer and length."""
 
-    COMMON: ClassVar = (
+    COMMON: ClassVar[tuple[str, ...]] = (
         "model",
         "data",
         "loader",

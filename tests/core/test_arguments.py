@@ -40,6 +40,8 @@ class Outer:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
+    COMMON: ClassVar[tuple[str, ...]] = ("learning_rate",)
+
     learning_rate: float = 1.0
 
 
@@ -167,7 +169,7 @@ def test_an_unknown_option_names_the_nearest(word: str, nearest: str) -> None:
 def test_help_shows_the_common_fields_and_help_all_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Config:
-        COMMON: ClassVar = ("size",)
+        COMMON: ClassVar[tuple[str, ...]] = ("size",)
         size: int = 1
         rare: int = 2
 

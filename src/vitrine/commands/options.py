@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class CheckpointOptions:
     """Options of commands that load a checkpoint; most override what its file does not specify."""
 
-    COMMON: ClassVar = ("image_size", "preprocess", "class_names")
+    COMMON: ClassVar[tuple[str, ...]] = ("image_size", "preprocess", "class_names")
     image_size: Annotated[str | None, arg(metavar="SIZE")] = None
     """Image size, e.g. 224 or 224x320 (height x width); position embeddings are resized."""
     preprocess: Annotated[str | None, arg(metavar="{imagenet,inception,FILE}")] = None

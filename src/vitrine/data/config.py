@@ -28,7 +28,7 @@ MIN_ALPHA, MAX_ALPHA = 1e-3, 1e3
 class DataConfig:
     """Training images."""
 
-    COMMON: ClassVar = ("source", "subset", "exclude", "held_out", "bad_images")
+    COMMON: ClassVar[tuple[str, ...]] = ("source", "subset", "exclude", "held_out", "bad_images")
     source: str = "shapes"
     """Folder, file, hf://datasets/org/name, or built-in dataset."""
     split: str | None = None
@@ -95,7 +95,7 @@ def parse_amount(text: str) -> float | int | None:
 class AugmentConfig:
     """Augmentation of training images. Their final size comes from the model."""
 
-    COMMON: ClassVar = ("crop", "crop_area", "flip")
+    COMMON: ClassVar[tuple[str, ...]] = ("crop", "crop_area", "flip")
     crop: CropKind = "inception"
     """Crop: random area and aspect ratio, resized (inception); resize to a square, then a random window (random); pad by
     `padding` pixels, then a random window (pad); centre crop as in evaluation (none)."""
@@ -159,7 +159,7 @@ class MixupConfig:
 class LoaderConfig:
     """Batches and the processes that load them."""
 
-    COMMON: ClassVar = ("batch_size", "num_workers")
+    COMMON: ClassVar[tuple[str, ...]] = ("batch_size", "num_workers")
     batch_size: int = 256
     """Global batch size, over all processes."""
     last: LastBatch = "wrap"

@@ -16,7 +16,7 @@ ProbeKind = Literal["logistic", "neighbours", "means"]
 class EvaluationConfig:
     """Evaluation during a run, on the images of data.held_out, else on the validation split; on the test split at the end."""
 
-    COMMON: ClassVar = ("num_times", "patience")
+    COMMON: ClassVar[tuple[str, ...]] = ("num_times", "patience")
     num_times: int = 10
     """Number of evaluations, evenly spaced; the last is after the final step. 0: never evaluate."""
     batch_size: int = 256

@@ -19,7 +19,7 @@ CHECKPOINT_SETTINGS = (
 class ModelSettings:
     """A model name or a checkpoint to start from, and changes to it; None leaves a field as it is there."""
 
-    COMMON: ClassVar = ("name", "checkpoint", "image_size")
+    COMMON: ClassVar[tuple[str, ...]] = ("name", "checkpoint", "image_size")
     name: str | None = None
     """Model with fresh weights, e.g. ViT-B/16; `vitrine models` lists the names."""
     checkpoint: str | None = None

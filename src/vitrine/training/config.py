@@ -16,7 +16,7 @@ Sharding = Literal["ddp", "fsdp"]
 class OptimConfig:
     """The optimizer, its learning-rate schedule, and which parts of the model it trains."""
 
-    COMMON: ClassVar = ("learning_rate", "weight_decay", "warmup_steps", "frozen_blocks")
+    COMMON: ClassVar[tuple[str, ...]] = ("learning_rate", "weight_decay", "warmup_steps", "frozen_blocks")
     kind: OptimizerKind = "adamw"
     learning_rate: float = 1e-3
     """Peak learning rate, at the end of warm-up."""
@@ -74,7 +74,7 @@ class OptimConfig:
 class MachineConfig:
     """Settings that fit a run to a machine. A run may be resumed with different ones."""
 
-    COMMON: ClassVar = ("precision", "accumulation_steps")
+    COMMON: ClassVar[tuple[str, ...]] = ("precision", "accumulation_steps")
     precision: Precision = "auto"
     """Precision of products and convolutions; auto: bfloat16 on GPUs that have it, else float32. Weights stay float32."""
     compile: bool = False
@@ -95,7 +95,7 @@ class MachineConfig:
 class SavingConfig:
     """When checkpoints are written, besides at the end and on interruption."""
 
-    COMMON: ClassVar = ("every_minutes",)
+    COMMON: ClassVar[tuple[str, ...]] = ("every_minutes",)
     every_minutes: float = 10.0
     """Minutes between checkpoints."""
     every_steps: int | None = None
