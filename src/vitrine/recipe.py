@@ -22,7 +22,7 @@ HeadInit = Literal["zero", "ridge", "discriminant"]
 
 # Fields, or whole groups of them, that do not change what a run computes: it may be resumed with other values.
 RESUMABLE_FIELDS = (
-    *("device", "machine", "saving", "report", "evaluation.batch_size", "data.changed"),
+    *("device", "machine", "saving", "report", "evaluation.batch_size", "data.changed", "data.bad_images"),
     *("loader.num_workers", "loader.prefetch", "loader.stuck_after_s"),
 )
 
@@ -203,7 +203,7 @@ def shorten_warmup(recipe: Recipe, base: Recipe, total_steps: int) -> Recipe:
     optim = replace(optim, **shorter)
     optim.check_total_steps(total_steps)
     changes = ", ".join(f"optim.{name}={getattr(base.optim, name)} to {value}" for name, value in shorter.items())
-    warn_user(f"Shortened {changes}, because the run has only {total_steps} steps.")
+    warn_user(f"Shortened {changes}, to fit into a run of total_steps={total_steps}.")
     return replace(recipe, optim=optim)
 
 

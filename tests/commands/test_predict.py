@@ -1,8 +1,10 @@
 """`vitrine predict` from the command line: output, files, errors."""
 
 import csv
+import io
 import json
-from dataclasses import replace
+import weakref
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,10 @@ from tests.evaluation.test_predictor import compute_probabilities, make_classifi
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 from tests.photos import draw_images
+from vitrine.commands import predict as predict_command
 from vitrine.data.sources import image_files
+from vitrine.evaluation import predictor
+from vitrine.evaluation.predictor import ImagePrediction
 
 NAMES = tuple(f"class {number}" for number in range(5))
 NO_WORKERS = ("--num-workers", 0)
@@ -61,7 +66,7 @@ def test_several_images_are_a_table(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_json_and_csv(folder: Path, tmp_path: Path) -> None:
     files = [folder / "photos" / "größe" / "1.png", folder / "photos" / "0.png"]
-    targets = ("--json", tmp_path / "predictions.json", "--csv", tmp_path / "predictions.csv")
+    targets = ("--json", tmp_path / "predictions.json", "--csv", tmp_path / "predictions.csv", "--long")
     run("predict", folder / "model", *files, "--top", 3, *targets)
     expected = predict_by_hand(folder, files)
     content = json.loads((tmp_path / "predictions.json").read_text())
@@ -87,6 +92,68 @@ def test_json_and_csv(folder: Path, tmp_path: Path) -> None:
     assert [float(row["probability"]) for row in rows] == written
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> None:
+    files = sorted((folder / "photos").rglob("*.png"))
+    run("predict", folder / "model", *files, "--top", 9, "--csv", tmp_path / "wide.csv")  # of five classes
+    for row, file, predictions in zip(read_csv(tmp_path / "wide.csv"), files, predict_by_hand(folder, files), strict=True):
+        assert row["image"] == str(file)
+        assert [row[f"class_{rank}"] for rank in range(1, 6)] == [name for name, _ in predictions]
+        probabilities = [float(row[f"probability_{rank}"]) for rank in range(1, 6)]
+        assert probabilities == pytest.approx([probability for _, probability in predictions], rel=SINGLE)
+        assert len(row) == 11
+
+
+@pytest.mark.parametrize("separator", ["\n", "\0"])
+def test_names_from_standard_input(
+    separator: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(folder / "photos" / "größe" / "1.png"), str(folder / "photos" / "0.png")]
+    monkeypatch.setattr("sys.stdin", io.StringIO(separator.join([*files, ""])))
+    run("predict", folder / "model", "-", "--csv", tmp_path / "named.csv")
+    assert [row["image"] for row in read_csv(tmp_path / "named.csv")] == files
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "standard input" in fail(capsys, "predict", folder / "model", "-")
+
+
+def test_patterns_are_expanded(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((folder / "photos").rglob("1.png"))
+    assert len(files) == 2
+    run("predict", folder / "model", f"{folder}/photos/**/1.png", "--csv", tmp_path / "matched.csv")
+    assert [row["image"] for row in read_csv(tmp_path / "matched.csv")] == [str(file) for file in files]
+    assert "matches no file" in fail(capsys, "predict", folder / "model", f"{folder}/*.gif")
+    (tmp_path / "[1].png").write_bytes(files[0].read_bytes())  # a file, though it looks like a pattern
+    run("predict", folder / "model", tmp_path / "[1].png", "--csv", tmp_path / "odd.csv")
+    assert [row["image"] for row in read_csv(tmp_path / "odd.csv")] == [str(tmp_path / "[1].png")]
+
+
+def test_predictions_are_written_as_they_come(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many images there are, only the predictions of one batch and the rows of one part of the table are kept."""
+    alive, counts = weakref.WeakSet[ImagePrediction](), list[int]()
+
+    @dataclass(frozen=True, eq=False)
+    class Counted(ImagePrediction):
+        def __post_init__(self) -> None:
+            alive.add(self)
+            counts.append(len(alive))
+
+    monkeypatch.setattr(predictor, "ImagePrediction", Counted)
+    monkeypatch.setattr(predict_command, "ROWS_AT_ONCE", 3)
+    outputs = ("--csv", tmp_path / "all.csv", "--json", tmp_path / "all.json")
+    run("predict", folder / "model", folder / "photos", "--batch-size", 1, "--top", 1, *outputs, *NO_WORKERS)
+    assert len(counts) == 5
+    assert max(counts) <= 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] == "image" for line in lines] == [True, False, False, False, True, False, False]
+    assert len(read_csv(tmp_path / "all.csv")) == len(json.loads((tmp_path / "all.json").read_text())["found"]) == 5
+
+
 def test_unreadable_file_is_reported_at_the_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "words.png"
     bad.write_text("no image")
@@ -96,7 +163,8 @@ def test_unreadable_file_is_reported_at_the_end(folder: Path, tmp_path: Path, ca
         run("predict", folder / "model", bad, good, *files)
     assert stop.value.code == 1
     out, err = capsys.readouterr()
-    assert out.startswith(str(good))
+    assert str(good) in out
+    assert str(bad) not in out
     assert str(bad) in err.splitlines()[-1]
     assert all(line.startswith("vitrine: ") for line in err.splitlines())
     content = json.loads((tmp_path / "predictions.json").read_text())
@@ -147,7 +215,7 @@ def test_class_names_from_a_file_or_numbers(folder: Path, tmp_path: Path, capsys
     run("predict", folder / "model", file, "--class-names", tmp_path / "names.txt", *arguments)
     assert capsys.readouterr().out.splitlines()[1].startswith(f"{names[best]} ")
     with (tmp_path / "predictions.csv").open(newline="", encoding="utf-8") as written:
-        assert next(csv.DictReader(written))["class"] == names[best]
+        assert next(csv.DictReader(written))["class_1"] == names[best]
     save_quietly(replace(load_quietly(folder / "model"), class_names=None), tmp_path / "nameless", "vitrine")
     run("predict", tmp_path / "nameless", file, "--top", 1)
     assert capsys.readouterr().out.splitlines()[1].startswith(f"{best} ")

@@ -26,6 +26,7 @@ from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig, MixupCon
 from vitrine.data.loader import Loader, LoadingStopped, build_eval_loader, choose_num_workers
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.sampling import SampleRng
+from vitrine.data.scan import reject_many_bad_images
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.sources.image_files import FileSource
 
@@ -315,6 +316,26 @@ def test_bad_image_is_an_error_that_names_it(damaged: FileSource, num_workers: i
     loader = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=4, num_workers=num_workers))
     with pytest.raises(ValueError, match=r"^(03\.jpg|10\.png|21\.jpg) [^\n]*\.$"):
         list(loader.read_epoch())
+
+
+def test_many_bad_images_are_more_than_one_in_a_hundred() -> None:
+    names = [f"{index}.png" for index in range(12)]
+    reject_many_bad_images(names[:3], 10)
+    reject_many_bad_images(names[:4], 400)
+    with pytest.raises(ValueError, match=r"4 of 399 .*0\.png"):
+        reject_many_bad_images(names[:4], 399)
+
+
+def test_a_bad_image_is_replaced_by_a_random_other_one_each_epoch(damaged: FileSource) -> None:
+    loader = Loader(damaged, EVERYTHING, LoaderConfig(batch_size=NUM_IMAGES, num_workers=0), bad_images="skip")
+    with pytest.warns(VitrineWarning):
+        batches = list(loader.read(0, 40))
+    counts = np.bincount(torch.cat([batch.index for batch in batches]).numpy(), minlength=NUM_IMAGES) - 40
+    replacements = np.delete(counts, list(BAD.values()))  # 120 in place of the three bad images
+    assert replacements.sum() == 120
+    # Each of the n good images is drawn 120 / n times on average; a fixed replacement would be drawn 40 times or more.
+    assert (replacements > 0).sum() > 0.8 * len(replacements)
+    assert replacements.max() < 20
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -455,6 +455,27 @@ def test_bad_images_are_an_error_or_skipped(tmp_path: Path) -> None:
     assert any("b/3.png" in str(each.message) for each in said)
 
 
+@pytest.mark.usefixtures("no_curves")
+def test_a_few_bad_images_are_skipped_and_many_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = np.random.default_rng(0)
+    for index in range(40):
+        path = tmp_path / "data" / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(drawn.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    recipe = with_changes(make_recipe(str(tmp_path / "data"), total_steps=20), data={"bad_images": "skip-few"})
+    bad = [tmp_path / "data" / "a" / f"{index}.png" for index in (0, 2, 4, 6)]
+    for path in bad[:3]:  # more than 1 %, but not more than three files
+        path.write_bytes(b"not an image")
+    with pytest.warns(VitrineWarning, match="so far"):
+        assert run_recipe(recipe, tmp_path / "run").is_finished
+    assert "Replaced 3 training images that cannot be read by others: a/0.png, a/2.png, a/4.png" in capsys.readouterr().err
+    bad[3].write_bytes(b"not an image")
+    with pytest.warns(VitrineWarning), pytest.raises(ValueError, match=r"4 of 40 .*a/0\.png, a/2\.png, a/4\.png, a/6\.png"):
+        run_recipe(recipe, tmp_path / "more")
+    with pytest.warns(VitrineWarning):  # the way to continue that the message names; the run resumes
+        assert run_recipe(with_changes(recipe, data={"bad_images": "skip"}), tmp_path / "more").is_finished
+
+
 @pytest.mark.parametrize(
     ("world_size", "parts", "mixed", "unit"), [(3, 1, False, 3), (2, 16, False, 32), (2, 8, True, 32), (5, 2, False, 10)]
 )

@@ -1,6 +1,10 @@
 """`vitrine predict`: the most likely classes of images."""
 
+import csv as csv_format
+import json as json_format
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +13,15 @@ from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions
 from vitrine.core.console import print_error, print_table
-from vitrine.core.files import check_output_files, write_csv, write_json
+from vitrine.core.files import check_output_files, open_atomic_text
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vitrine.evaluation.predictor import ImagePrediction
+
+Write = Callable[["ImagePrediction"], None]
+
+ROWS_AT_ONCE = 1000  # of the printed table; columns are as wide as these rows need
 
 
 def predict(
@@ -22,6 +30,7 @@ def predict(
     top: int = 5,
     json: Path | None = None,
     csv: Path | None = None,
+    long: bool = False,
     device: str | None = None,
     batch_size: int = 64,
     num_workers: int | None = None,
@@ -34,10 +43,11 @@ def predict(
 
     Args:
         model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
-        images: Image files, and folders of images (searched recursively).
+        images: Image files, folders of images (searched recursively), patterns in quotes, or - for names from standard input.
         top: Number of classes per image.
         json: Write predictions and unreadable files to this JSON file.
-        csv: Write predictions to this CSV file, one line for each class.
+        csv: Write predictions to this CSV file, one line for each image.
+        long: Write one line for each class of each image to the CSV file instead.
         device: Device, e.g. cuda (default: GPU if available).
         batch_size: Images per batch.
         num_workers: Worker processes that read images (default: one for each CPU, up to 8; none for a few files).
@@ -46,42 +56,101 @@ def predict(
         raise ValueError("vitrine predict MODEL IMAGE ...: no images given; expected image files or folders.")
     if top < 1:
         raise ValueError(f"--top {top} must be at least 1.")
+    if long and csv is None:
+        raise ValueError("--long has no effect without --csv: leave it out, or add --csv FILE.")
     check_output_files(json, csv)
     inference = InferenceConfig(batch_size=batch_size, num_workers=num_workers)
+
+    from vitrine.data.sources.image_files import expand_paths
+
+    paths = expand_paths(images, sys.stdin)
+    if not paths:
+        raise ValueError("vitrine predict MODEL -: standard input has no file names; expected one per line.")
     loaded = checkpoint.load(model)
 
-    from vitrine.evaluation.predictor import predict as predict_images
+    from vitrine.evaluation.predictor import Predictor
 
-    result = predict_images(loaded, images, top, device=device, inference=inference)
-    if not result.predictions:
-        reason = next(iter(result.unreadable.values()))
-        raise ValueError(f"None of the {len(result.unreadable)} files can be read as an image: {reason}")
-    if json is not None:
-        write_json(json, {"found": [asdict(each) for each in result.predictions], "unreadable": result.unreadable})
-    if csv is not None:
-        rows = [
-            (each.image, rank, name, probability)
-            for each in result.predictions
-            for rank, (name, probability) in enumerate(zip(each.classes, each.probabilities, strict=True), start=1)
-        ]
-        write_csv(csv, ("image", "rank", "class", "probability"), rows)
-    print_predictions(result.predictions)
-    if result.unreadable:
-        print_error(f"Could not read {len(result.unreadable)} of {len(result.predictions) + len(result.unreadable)} files:")
-        for reason in result.unreadable.values():
+    predictor = Predictor(loaded, device, inference)
+    source, predictor.inference = predictor.open_images(paths)
+    # On a terminal, the rows of a long table show the progress themselves.
+    predictor.show_progress = len(source) <= ROWS_AT_ONCE or not sys.stdout.isatty()
+    unreadable: dict[str, str] = {}
+    with ExitStack() as stack:  # if something fails, no file is left behind
+        outputs = [stack.enter_context(open_table(len(source)))]
+        if json is not None:
+            outputs.append(stack.enter_context(open_json(json, unreadable)))
+        if csv is not None:
+            outputs.append(stack.enter_context(open_csv(csv, min(top, len(predictor.class_names)), long)))
+        num_found = 0
+        for part in predictor.predict_stream(source, top):
+            unreadable.update(part.unreadable)
+            for prediction in part.predictions:
+                num_found += 1
+                for write in outputs:
+                    write(prediction)
+        if num_found == 0:
+            reason = next(iter(unreadable.values()))
+            raise ValueError(f"None of the {len(unreadable)} files can be read as an image: {reason}")
+    if unreadable:
+        print_error(f"Could not read {len(unreadable)} of {len(source)} files:")
+        for reason in unreadable.values():
             print_error(reason)
         sys.exit(1)
 
 
-def print_predictions(predictions: "list[ImagePrediction]") -> None:
-    """Print a single image's classes as rows, and several images as a table with a row for each."""
-    if len(predictions) == 1:
-        rows = zip(predictions[0].classes, predictions[0].probabilities, strict=True)
-        print_table((predictions[0].image, ""), ((name, f"{probability:.1%}") for name, probability in rows))
-        return
-    columns = ("image", *(f"{rank}." for rank in range(1, 1 + len(predictions[0].classes))))
-    table = []
-    for each in predictions:
-        classes = zip(each.classes, each.probabilities, strict=True)
-        table.append((each.image, *(f"{name} {probability:.1%}" for name, probability in classes)))
-    print_table(columns, table)
+@contextmanager
+def open_table(num_images: int) -> Iterator[Write]:
+    """Print the classes of a single image as rows, and several images as a table with a row for each, in parts."""
+    rows: list[tuple[str, ...]] = []
+    columns: tuple[str, ...] = ()
+
+    def write(prediction: "ImagePrediction") -> None:
+        nonlocal columns
+        classes = list(zip(prediction.classes, prediction.probabilities, strict=True))
+        if num_images == 1:
+            print_table((prediction.image, ""), ((name, f"{probability:.1%}") for name, probability in classes))
+            return
+        if not columns:
+            columns = ("image", *(f"{rank}." for rank in range(1, 1 + len(classes))))
+        rows.append((prediction.image, *(f"{name} {probability:.1%}" for name, probability in classes)))
+        if len(rows) == ROWS_AT_ONCE:
+            print_table(columns, rows)
+            rows.clear()
+
+    yield write
+    if rows:
+        print_table(columns, rows)
+
+
+@contextmanager
+def open_json(path: Path, unreadable: dict[str, str]) -> Iterator[Write]:
+    """Write predictions to a JSON file one by one, and the unreadable files at its end."""
+    separator = "\n"
+
+    def write(prediction: "ImagePrediction") -> None:
+        nonlocal separator
+        file.write(f"{separator}    {json_format.dumps(asdict(prediction), allow_nan=False)}")
+        separator = ",\n"
+
+    with open_atomic_text(path) as file:
+        file.write('{\n  "found": [')
+        yield write
+        file.write(f'\n  ],\n  "unreadable": {json_format.dumps(unreadable)}\n}}\n')
+
+
+@contextmanager
+def open_csv(path: Path, top: int, is_long: bool) -> Iterator[Write]:
+    """Write predictions to a CSV file one by one: a row for each image, or for each class of each image."""
+
+    def write(prediction: "ImagePrediction") -> None:
+        classes = list(zip(prediction.classes, prediction.probabilities, strict=True))
+        if is_long:
+            writer.writerows((prediction.image, rank, *each) for rank, each in enumerate(classes, start=1))
+        else:
+            writer.writerow((prediction.image, *(cell for each in classes for cell in each)))
+
+    with open_atomic_text(path) as file:
+        writer = csv_format.writer(file)
+        ranks = (column for rank in range(1, 1 + top) for column in (f"class_{rank}", f"probability_{rank}"))
+        writer.writerow(("image", "rank", "class", "probability") if is_long else ("image", *ranks))
+        yield write

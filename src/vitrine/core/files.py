@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vitrine.core.console import format_bytes, join_names, summarise_error
 from vitrine.core.locks import exclusive_lock
@@ -44,10 +44,17 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file with a header atomically; None is an empty cell."""
-    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with open_atomic_text(path) as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(rows)
+
+
+@contextmanager
+def open_atomic_text(path: Path) -> Iterator[TextIO]:
+    """Open a text file to write, which appears under its name when it is complete."""
+    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        yield file
 
 
 def check_output_files(*paths: Path | None) -> None:

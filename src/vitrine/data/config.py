@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
 
 BadImages = Literal["error", "skip"]
+TrainBadImages = Literal["error", "skip-few", "skip"]
 ChangedData = Literal["refuse", "accept"]
 CropKind = Literal["inception", "random", "pad", "none"]
 LastBatch = Literal["wrap", "drop", "keep"]
@@ -41,8 +42,9 @@ class DataConfig:
     """Text file with one image name per line to leave out, e.g. written by `vitrine data check`."""
     held_out: float = 0.0
     """Fraction of the images held out of training, to choose settings on."""
-    bad_images: BadImages = "error"
-    """Images that cannot be read: stop with an error, or skip and count them."""
+    bad_images: TrainBadImages = "error"
+    """Images that cannot be read: stop with an error, skip and count them unless they are many (skip-few: up to three
+    training images or 1 %), or skip any number."""
     in_memory: bool = False
     """Decode once and keep the pixels in memory; for small images of one size."""
     changed: ChangedData = "refuse"

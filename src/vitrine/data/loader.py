@@ -21,11 +21,11 @@ from vitrine.core.console import join_names, warn_user
 from vitrine.core.processes import describe_children, exit_with_parent
 from vitrine.data.augment.transforms import EvalTransform, Images, Transform
 from vitrine.data.batch import Batch
-from vitrine.data.config import BadImages, LoaderConfig
+from vitrine.data.config import LoaderConfig, TrainBadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.sampling import RngStream, SampleRng, StepSampler, hash_keys
-from vitrine.data.scan import count_cpus
+from vitrine.data.scan import count_cpus, reject_many_bad_images
 from vitrine.data.source import Source
 
 MAX_WORKERS = 8  # by default
@@ -50,15 +50,15 @@ class Loader:
         *,
         seed: int = 0,
         shuffle: bool = True,
-        bad_images: BadImages = "error",
+        bad_images: TrainBadImages = "error",
         num_views: int = 1,
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
     ) -> None:
         """Prepare to load `num_views` random views of each image; skipped images are replaced by others if `shuffle` is on."""
-        if bad_images not in get_args(BadImages):
-            raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(BadImages))}.")
+        if bad_images not in get_args(TrainBadImages):
+            raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(TrainBadImages))}.")
         if num_views < 1:
             raise ValueError(f"num_views={num_views} must be at least 1.")
         self.sampler = StepSampler(
@@ -177,6 +177,8 @@ class Loader:
         new = sorted(set(batch.skipped) - self.skipped)
         num_before = len(self.skipped)
         self.skipped.update(new)
+        if self.dataset.bad_images == "skip-few" and new:
+            reject_many_bad_images(self.skipped, len(self.dataset.source))
         if not self.is_quiet and len(self.skipped).bit_length() > num_before.bit_length():
             warn_user(f"Skipped {join_names(new)}: cannot be read ({len(self.skipped)} so far).")
 
@@ -187,7 +189,7 @@ def build_eval_loader(
     *,
     batch_size: int,
     num_workers: int | None = None,
-    bad_images: BadImages = "error",
+    bad_images: TrainBadImages = "error",
     rank: int = 0,
     world_size: int = 1,
 ) -> Loader:
@@ -204,7 +206,7 @@ class StepDataset(Dataset[Batch | Exception]):
     source: Source
     transform: Transform
     sampler: StepSampler
-    bad_images: BadImages
+    bad_images: TrainBadImages
     num_views: int = 1
 
     def __getitem__(self, step: int) -> Batch | Exception:
@@ -247,11 +249,11 @@ class Slot:
 class Slots:
     """Samples of one batch with bad images replaced (training) or left out (evaluation)."""
 
-    def __init__(self, source: Source, sampler: StepSampler, bad_images: BadImages, rng: SampleRng) -> None:
+    def __init__(self, source: Source, sampler: StepSampler, bad_images: TrainBadImages, rng: SampleRng) -> None:
         """Open the images of `rng`, or their replacements."""
         self.source = source
         self.sampler = sampler
-        self.bad_images: BadImages = bad_images
+        self.bad_images: TrainBadImages = bad_images
         self.skipped: list[str] = []
         self.slots: list[Slot] = []
         for epoch, index in zip(rng.epochs.tolist(), rng.indices.tolist(), strict=True):

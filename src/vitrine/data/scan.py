@@ -3,24 +3,28 @@
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 
 from vitrine.core.console import join_names, progress_bar, warn_user
-from vitrine.data.config import BadImages
+from vitrine.data.config import TrainBadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.source import Source
 
 Result = TypeVar("Result")
 
+# More bad images than both of these are not an accident: training stops, unless they are to be skipped in any number.
+MAX_BAD_IMAGES, MAX_BAD_FRACTION = 3, 0.01
+MAX_NAMED = 20  # of them in the message
+
 AHEAD = 4  # results per thread that may be ready before they are used: a bound on memory
 
 
 def map_images(
-    source: Source, function: Callable[[LazyImage], Result], bad_images: BadImages = "error"
+    source: Source, function: Callable[[LazyImage], Result], bad_images: TrainBadImages = "error"
 ) -> Iterator[tuple[int, Result]]:
     """Yield each image's index and the function's result, computed by threads; bad images raise, or are left out and named."""
 
@@ -39,8 +43,20 @@ def map_images(
             raise result
         else:
             skipped.append(source.name(index))
+            if bad_images == "skip-few":
+                reject_many_bad_images(skipped, len(source))
     if skipped:
         warn_user(f"Skipped {join_names(skipped)}: cannot be read ({len(skipped)} of {len(source)} images).")
+
+
+def reject_many_bad_images(names: Collection[str], num_images: int) -> None:
+    """Raise ValueError if too many of a run's training images cannot be read, with their names and the ways to continue."""
+    if len(names) > MAX_BAD_IMAGES and len(names) > MAX_BAD_FRACTION * num_images:
+        found = f"{len(names)} of {num_images} training images cannot be read so far: {join_names(sorted(names), MAX_NAMED)}"
+        raise ValueError(
+            f"{found}. Repair or remove them; or list all with `vitrine data check DATA --leave-out bad.txt` and set "
+            "data.exclude to that file; or set data.bad_images='skip' to train on the others."
+        )
 
 
 def map_in_threads(call: Callable[[int], Result], count: int) -> Iterator[Result]:

@@ -98,6 +98,8 @@ class Source(ABC):
     labels: Labels
     class_names: tuple[str, ...]
     """Names of the classes that labels refer to; empty for unlabelled data."""
+    empty_folders: tuple[str, ...] = ()
+    """Folders without images beside class folders, which did not become classes."""
 
     @abstractmethod
     def fetch(self, index: int) -> bytes | np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.core.console import progress_bar
-from vitrine.data.config import BadImages
+from vitrine.data.config import TrainBadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.scan import map_images
 from vitrine.data.source import ArraySource, Labels, PackedStrings, Source
@@ -86,7 +86,7 @@ class InMemorySource(ArraySource):
         return self.names[index]
 
 
-def load_into_memory(source: Source, bad_images: BadImages = "error") -> Source:
+def load_into_memory(source: Source, bad_images: TrainBadImages = "error") -> Source:
     """Decode all images, which must have one size, into an array; those that cannot be read are an error or left out."""
     if source.read_block(np.zeros(0, np.int64)) is not None:
         return source

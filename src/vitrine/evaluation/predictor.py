@@ -119,17 +119,32 @@ class Predictor:
 
         Takes image files and folders, bytes of image files, PIL images, uint8 arrays (H, W, C), or a source.
         """
+        result = PredictResult([], {})
+        for part in self.predict_stream(images, top):
+            result.predictions.extend(part.predictions)
+            result.unreadable.update(part.unreadable)
+        return result
+
+    def predict_stream(self, images: ImagesLike, top: int = TOP) -> Iterator[PredictResult]:
+        """Yield what `predict` returns batch by batch, so that predictions of any number of images need no memory."""
         class_names = self.class_names
         source, inference = self.open_images(images)
         unlabelled = RelabelledSource(source, Labels.none_each(len(source)), class_names)
-        topk = self.predict_source(unlabelled, top, replace(inference, bad_images="skip"), "predicting", warn_skipped=False)
+        settings = replace(inference, bad_images="skip")
+        for batch in self.read_images(unlabelled, settings, "predicting", warn_skipped=False):
+            first = batch.step * settings.batch_size
+            skipped = set(range(first, min(first + settings.batch_size, len(source)))) - set(batch.index.tolist())
+            unreadable = {source.name(index): explain_unreadable(source, index) for index in sorted(skipped)}
+            yield PredictResult(self.predict_batch(batch, source, class_names, top) if len(batch) else [], unreadable)
+
+    def predict_batch(self, batch: Batch, source: Source, class_names: tuple[str, ...], top: int) -> list[ImagePrediction]:
+        """Return the predictions of one batch with the names of its images and classes."""
+        topk = predict_batches(self.engine.logits, [batch], self.engine.device, top)
         rows = zip(topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True)
-        predictions = [
+        return [
             ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
             for index, classes, probabilities in rows
         ]
-        skipped = sorted(set(range(len(source))) - set(topk.index.tolist()))
-        return PredictResult(predictions, {source.name(index): explain_unreadable(source, index) for index in skipped})
 
     def predict_source(
         self,

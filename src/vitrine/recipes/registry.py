@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from vitrine.data.config import BadImages, DataConfig
+from vitrine.core.console import warn_user
+from vitrine.data.config import DataConfig, TrainBadImages
 from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.demo import DEMO_FINETUNE_RECIPES, DEMO_RECIPES
 from vitrine.recipes.finetune import GENERAL_FINETUNE_RECIPES, FinetuneRecipe, FinetuneTask
@@ -27,6 +28,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {**SMALL_RECIPES, **PRETRAIN_RECIPES,
 FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {**GENERAL_FINETUNE_RECIPES, **SMALL_FINETUNE_RECIPES, **DEMO_FINETUNE_RECIPES}
 
 HELD_OUT = 0.1
+BAD_IMAGES: TrainBadImages = "skip-few"  # in fine-tuning: a photo that cannot be read does not stop it
 MIN_IMAGES_TO_HOLD_OUT = 20  # a tenth of fewer images measures nothing
 NUM_AREA_SAMPLES = 100  # images opened to estimate the median image area
 
@@ -89,7 +91,7 @@ def build_finetune_recipe(name: str, model: str, dataset: "DatasetHandle", confi
     """
     from vitrine.data.open_data import open_train_data
 
-    config = DataConfig(source=dataset.name) if config is None else config
+    config = DataConfig(source=dataset.name, bad_images=BAD_IMAGES) if config is None else config
     train, _ = open_train_data(replace(config, in_memory=False), dataset)
     task = FinetuneTask(
         checkpoint=model,
@@ -98,13 +100,17 @@ def build_finetune_recipe(name: str, model: str, dataset: "DatasetHandle", confi
         num_classes=len(train.class_names),
         measure_area=partial(compute_median_area, train, config.bad_images),
     )
-    recipe = find_finetune_recipe(name).build(task)
-    if dataset.splits or task.num_images < MIN_IMAGES_TO_HOLD_OUT:
+    recipe = with_changes(find_finetune_recipe(name).build(task), data={"bad_images": BAD_IMAGES})
+    if dataset.splits:
+        return recipe
+    if task.num_images < MIN_IMAGES_TO_HOLD_OUT:
+        few = f"{dataset.name} has {task.num_images} images, too few to hold some out: the accuracy is not measured"
+        warn_user(f"{few}. Add images to at least {MIN_IMAGES_TO_HOLD_OUT}, or a split test.")
         return recipe
     return with_changes(recipe, data={"held_out": HELD_OUT})  # data without splits needs images to measure on
 
 
-def compute_median_area(source: "Source", bad_images: BadImages) -> int:
+def compute_median_area(source: "Source", bad_images: TrainBadImages) -> int:
     """Return the median height x width, in pixels, of about a hundred images of a source; bad ones may be skipped."""
     areas: list[int] = []
     for index in range(0, len(source), max(1, len(source) // NUM_AREA_SAMPLES)):

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrine.core.console import progress_bar
+from vitrine.core.console import join_names, progress_bar, warn_user
 from vitrine.core.runtime import Runtime, require_memory, seed_generators
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.loader import Loader, build_eval_loader
 from vitrine.data.open_data import DatasetHandle, find_data, open_train_data
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
+from vitrine.data.scan import reject_many_bad_images
 from vitrine.data.source import Source
 from vitrine.data.sources.vtab import WHOLE
 from vitrine.data.subsets import select_subset
@@ -82,7 +83,20 @@ def open_run_data(recipe: Recipe, dataset: DatasetHandle | None = None) -> RunDa
             raise ValueError(
                 f"{config.source}: the classes of {split} and train differ ({counts}): use the same in all splits."
             )
+    if spec.needs_labels:
+        warn_about_few_images(train, config.source)
     return RunData(train, val, val_name, test)
+
+
+def warn_about_few_images(train: Source, source: str) -> None:
+    """Warn, before anything is trained, about classes with a single training image or none."""
+    if train.labels.has_several:
+        return
+    counts = np.bincount(train.labels.values, minlength=len(train.class_names))
+    few = [f"{train.class_names[label]} ({counts[label]})" for label in np.flatnonzero(counts < 2)]
+    if few:
+        needed = "one to learn from and one to measure on, and more are better"
+        warn_user(f"{source} has too few training images of {join_names(few)}: each class needs at least 2, {needed}.")
 
 
 def check_evaluation(val: Source | None, train: Source, recipe: Recipe) -> None:
@@ -110,19 +124,23 @@ def open_other_split(dataset: DatasetHandle, split: str, config: DataConfig) -> 
     if split not in dataset.splits or split in (config.split, train_split) or is_part_of_train:
         return None
     source = dataset.open(split)
-    return load_into_memory(source, config.bad_images) if config.in_memory else source
+    bad_images = "error" if config.bad_images == "error" else "skip"
+    return load_into_memory(source, bad_images) if config.in_memory else source
 
 
 def build_evaluation_loader(
     source: Source, preprocessing: Preprocessing, recipe: Recipe, *, rank: int = 0, world_size: int = 1
 ) -> Loader:
-    """Build the loader of an evaluation during the run; with several ranks, of this rank's part of the images."""
+    """Build the loader of an evaluation during the run; with several ranks, of this rank's part of the images.
+
+    Training ends if many images are bad (skip-few); an evaluation at its end counts the ones that can be read.
+    """
     return build_eval_loader(
         source,
         preprocessing,
         batch_size=recipe.evaluation.batch_size,
         num_workers=recipe.loader.num_workers,
-        bad_images=recipe.data.bad_images,
+        bad_images="error" if recipe.data.bad_images == "error" else "skip",
         rank=rank,
         world_size=world_size,
     )
@@ -215,6 +233,8 @@ def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: t
     with evaluating(model):
         batches = progress_bar(loader.read_epoch(), loader.steps_per_epoch, "fitting the head")
         features = extract_features(TorchEngine(start, device).features, batches, device)
+    if recipe.data.bad_images == "skip-few":
+        reject_many_bad_images(loader.skipped, len(images))
     weight, bias = HEAD_FITS[recipe.head_init](features.values, features.labels, len(source.class_names))
     with torch.no_grad():
         for head in (model.head, getattr(model, "head_distillation", None)):

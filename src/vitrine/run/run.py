@@ -17,6 +17,7 @@ from vitrine.data.fingerprint import DataFingerprint
 from vitrine.data.loader import Loader, LoadingStopped
 from vitrine.data.open_data import DatasetHandle
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.data.scan import MAX_NAMED
 from vitrine.data.source import Source
 from vitrine.evaluation.evaluators import EVALUATORS, EvaluationSetup, choose_selector, classify, list_evaluators
 from vitrine.evaluation.topk import Classification
@@ -174,6 +175,9 @@ class Run:
                     seed=self.recipe.seed,
                     callback=callbacks,
                 )
+        if self.loader.skipped:
+            names = join_names(sorted(self.loader.skipped), MAX_NAMED)
+            logger.print_message(f"Replaced {len(self.loader.skipped)} training images that cannot be read by others: {names}")
         is_finished = self.state.step == self.total_steps or self.progress.stopped_early
         test = self.finish() if is_finished else None
         return self.summarise(is_finished, stop.signal, test)

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import draw_picture, encode, write_classes, write_picture
+from vitrine.core.console import VitrineWarning
 from vitrine.data.open_data import find_data
 from vitrine.data.quality import check as check_module
 from vitrine.data.quality.check import (
@@ -140,7 +141,7 @@ def test_an_image_without_a_label_has_no_other_one(tmp_path: Path, cache: Path) 
     rows = ['{"file": "a.jpg", "label": "cat", "split": "train"}', '{"file": "b.jpg", "split": "test"}']
     (tmp_path / "list.jsonl").write_text("\n".join(rows))
     found = check(tmp_path / "list.jsonl")
-    assert list_findings(found) == [("in two splits", ("a.jpg", "b.jpg"))]
+    assert list_findings(found) == [("in two splits", ("a.jpg", "b.jpg")), ("single image", ("a.jpg",))]
     assert list_images_to_exclude(found) == ["a.jpg"]
 
 
@@ -229,3 +230,16 @@ def test_every_kind_has_a_caption() -> None:
     from vitrine.data.quality.check import IssueKind
 
     assert set(CAPTIONS) == set(get_args(IssueKind))
+
+
+def test_an_empty_class_folder_and_a_single_image_are_worth_a_look(folder: Path) -> None:
+    (folder / "train" / "yak").mkdir()
+    write_picture(folder / "train" / "gnu" / "1.jpg", 77)
+    with pytest.warns(VitrineWarning, match="yak"):
+        found = check_data(folder)
+    assert [(issue.kind, issue.detail) for issue in found.issues] == [
+        ("empty class folder", "folder yak"),
+        ("single image", "the only image of class gnu"),
+    ]
+    assert [found.name(image) for image in found.issues[1].images] == ["train/gnu/1.jpg"]
+    assert found.is_clean

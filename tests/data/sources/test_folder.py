@@ -235,7 +235,16 @@ def test_empty_folders(tmp_path: Path) -> None:
     (tmp_path / "cat" / "deep").mkdir(parents=True)
     assert not FORMAT.matches(tmp_path)
     write_image(tmp_path / "dog" / "1.png")
-    check_error(tmp_path, r"without images \(cat\)")
+    with pytest.warns(VitrineWarning, match=r"without images \(cat\)"):
+        source = FORMAT.open(tmp_path, None)
+    assert (source.class_names, source.empty_folders) == (("dog",), ("cat",))
+
+
+def test_a_class_that_is_empty_in_one_split_only_is_a_class(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/cat/1.png")
+    (tmp_path / "test" / "dog").mkdir()
+    source = FORMAT.open(tmp_path, "test")
+    assert (source.class_names, source.empty_folders) == (("cat", "dog"), ())
 
 
 def test_other_paths_are_not_recognised(tmp_path: Path) -> None:

@@ -368,7 +368,6 @@ def test_json_lines_with_byte_order_mark_and_windows_line_ends(tmp_path: Path) -
     ("content", "match"),
     [
         ("name,label\na.png,1\n", "line 1 has name, label; .*path"),
-        ("path;label\na.png;1\n", "line 1 has path;label"),
         ("\n\nname,label\n", "line 3 has name, label"),
         ("b.png,cat\na.png,dog\n", "without a header"),
         ("a.png,1,train\n", "3 columns without a header"),
@@ -416,3 +415,32 @@ def test_bad_csv(tmp_path: Path, content: str | bytes, match: str) -> None:
 )
 def test_bad_json_lines(tmp_path: Path, second: str, match: str) -> None:
     check_error(write_manifest(tmp_path, '{"path": "a.png", "label": "x"}\n' + second, "list.jsonl"), match)
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("path;label\na.png;cat\nb.png;dog\n", [0, 1]),  # as spreadsheets write it where numbers have a decimal comma
+        ('\n\n"path";"label"\na.png;cat\nb.png;dog\n', [0, 1]),
+        ("path\tlabel\na.png\tcat\nb.png\tdog\n", [0, 1]),  # tabs in a .csv
+        ("a.png;cat\nb.png;dog\n", [0, 1]),  # no header
+        ("a.png\tcat\nb.png\tdog\n", [0, 1]),
+        ("path,label\na.png,cat;dog\nb.png,dog\n", [(0, 1), (1,)]),  # semicolons within a cell stay several labels
+        ("path;label\na.png;cat|dog\nb.png;dog\n", [(0, 1), (1,)]),
+        ("path\tlabel\na.png\tcat;dog\nb.png\tdog\n", [(0, 1), (1,)]),
+    ],
+)
+def test_other_separators_of_columns(content: str, labels: list[object], tmp_path: Path) -> None:
+    source = FORMAT.open(write_manifest(tmp_path, content), None)
+    assert names_of(source) == ["a.png", "b.png"]
+    assert source.class_names == ("cat", "dog")
+    assert labels_of(source) == labels
+
+
+def test_a_list_of_paths_with_semicolons_has_one_column(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 3)).save(tmp_path / "a;b.png")
+    assert names_of(FORMAT.open(write_manifest(tmp_path, "a;b.png\nc;d.png\n"), None)) == ["a;b.png", "c;d.png"]
+
+
+def test_lines_are_counted_from_the_top_of_the_file(tmp_path: Path) -> None:
+    check_error(write_manifest(tmp_path, "\n\npath;label\na.png;cat;x\n"), r"line 4 .*semicolons")

@@ -30,11 +30,18 @@ IssueKind = Literal[
     "exact copies",
     "near copies",
     "no training images",
+    "empty class folder",
+    "single image",
     "suspicious",
     "label suspect",
 ]
 KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
-WORTH_A_LOOK: tuple[IssueKind, ...] = ("suspicious", "label suspect")  # the other kinds are errors in the data
+WORTH_A_LOOK: tuple[IssueKind, ...] = (
+    "empty class folder",
+    "single image",
+    "suspicious",
+    "label suspect",
+)  # the other kinds are errors in the data
 
 JOINED_SPLITS = ("train800val200",)  # VTAB: train and val together
 KEPT_FIRST = ("test", "val", "train")  # of duplicates in several splits, the training image is the one to leave out
@@ -111,7 +118,7 @@ def check_data(data: DataLike, runtime: "Runtime | None" = None, show_progress: 
     }
     check = DataCheck(sources, stats)
     errors = find_unreadable(check) + find_duplicate_groups(check, show_progress) + find_untrained_classes(check)
-    return check.with_issues(errors + find_suspicious(check))
+    return check.with_issues(errors + find_small_classes(check) + find_suspicious(check))
 
 
 def find_unreadable(check: DataCheck) -> list[Issue]:
@@ -189,6 +196,20 @@ def find_untrained_classes(check: DataCheck) -> list[Issue]:
     return [Issue("no training images", (), f"class {name}") for name in sorted(tested - trained)]
 
 
+def find_small_classes(check: DataCheck) -> list[Issue]:
+    """Find folders of classes without any image, and classes with a single training image."""
+    empty = dict.fromkeys(folder for source in check.sources.values() for folder in source.empty_folders)
+    issues = [Issue("empty class folder", (), f"folder {folder}") for folder in empty]
+    trained = "train" if "train" in check.sources else next(iter(check.sources))
+    source = check.sources[trained]
+    if not source.labels.has_several:
+        labels, first_indices, counts = np.unique(source.labels.values, return_index=True, return_counts=True)
+        for label, index in zip(labels[counts == 1].tolist(), first_indices[counts == 1].tolist(), strict=True):
+            name = source.class_names[label]
+            issues.append(Issue("single image", (ImageRef(trained, index),), f"the only image of class {name}"))
+    return issues
+
+
 def find_suspicious(check: DataCheck) -> list[Issue]:
     """Find readable images that may not be what they should: flat, tiny, strips, misnamed files."""
     issues = []
@@ -254,6 +275,8 @@ CAPTIONS: dict[IssueKind, str] = {
     "near copies": "The same picture more than once: compressed, resized, brightened or cropped differently; or two "
     "photographs taken at nearly the same moment.",
     "no training images": "Classes with test images and no training images.",
+    "empty class folder": "Folders without images beside class folders: they do not become classes.",
+    "single image": "The only training image of its class: a second one is needed to hold one out, and more to learn from.",
     "suspicious": "These can be read, and are worth a look.",
     "label suspect": "Their nearest neighbours in the model's feature space have another label. Some are labelling mistakes, "
     "others only look like another class.",

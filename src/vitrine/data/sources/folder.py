@@ -62,7 +62,12 @@ def open_folder(path: Path, split: str | None) -> FileSource:
     if class_list is None:
         check_class_depth(root, part, names)
     side_files = [] if class_list is None else [Path(root, CLASS_LIST)]
-    return FileSource(Path(root), names, label_by_folder(names, part, classes), tuple(classes.values()), side_files)
+    source = FileSource(Path(root), names, label_by_folder(names, part, classes), tuple(classes.values()), side_files)
+    source.empty_folders = list_empty_classes(levels, classes)
+    if source.empty_folders:
+        empty = join_names(source.empty_folders)
+        warn_user(f"{root} has folders without images ({empty}), which do not become classes: add images, or remove them.")
+    return source
 
 
 FORMAT = DatasetFormat("folder", is_image_folder, list_splits, open_folder)
@@ -112,15 +117,16 @@ def resolve_classes(root: str, levels: Mapping[str, Level], class_list: dict[str
         if unlisted:
             raise ValueError(f"{Path(root, CLASS_LIST)} lacks the class folders {join_names(unlisted)}: add a line for each.")
         return class_list
-    for part, level in levels.items():
-        # Images may be missing. A class that has images in another split may be empty here.
-        empty = [folder for folder in level.empty if level.full and folder not in folders]
-        if empty:
-            raise ValueError(f"{Path(root, part)} has folders without images ({join_names(empty)}): add some, or {CLASS_LIST}.")
     classes = sorted(folders)
     if all(folder.isdecimal() for folder in classes) and classes != sorted(classes, key=int):
         warn_user(f"{root}: class names are numbers sorted as text, 10 before 2; a file {CLASS_LIST} there can order them.")
     return {folder: folder for folder in classes}
+
+
+def list_empty_classes(levels: Mapping[str, Level], classes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return folders beside class folders that have no image in any split, and are not in the class list either."""
+    empty = {folder for level in levels.values() if level.full for folder in level.empty}
+    return tuple(sorted(empty - classes.keys()))
 
 
 def check_class_depth(root: str, part: str, names: list[str]) -> None:

@@ -5,6 +5,7 @@ Paths below a root are strings with forward slashes: a Path for each of millions
 """
 
 import errno
+import glob
 import os
 import stat
 from collections import Counter, deque
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import TextIO
 
 from vitrine.core.console import join_names, progress_bar, warn_user
 from vitrine.data.image import HEIF_ADVICE, HEIF_SUFFIXES, IMAGE_SUFFIXES, register_heif
@@ -68,6 +70,27 @@ def open_paths(paths: Sequence[Path]) -> FileSource:
         inside = list_inside(path) if path.is_dir() else [str(path)]
         names.update(dict.fromkeys(inside))
     return FileSource(Path.cwd(), list(names), Labels.none_each(len(names)), ())
+
+
+def expand_paths(paths: Sequence[Path], names: TextIO) -> list[Path]:
+    """Replace patterns such as photos/*.jpg by the files they match, and `-` by the file names in a text stream.
+
+    The names are one per line, or separated by null characters as `find -print0` writes them.
+    """
+    expanded: list[Path] = []
+    for path in paths:
+        if str(path) == "-":
+            text = names.read()
+            lines = text.split("\0") if "\0" in text else text.splitlines()
+            expanded.extend(Path(line) for line in lines if line)
+        elif glob.has_magic(str(path)) and not path.exists():
+            matches = sorted(glob.glob(str(path), recursive=True))
+            if not matches:
+                raise FileNotFoundError(f"{path} matches no file: check the pattern.")
+            expanded.extend(map(Path, matches))
+        else:
+            expanded.append(path)
+    return expanded
 
 
 def list_inside(folder: Path) -> list[str]:

@@ -1,6 +1,8 @@
 """Lists of images with labels and splits: CSV, TSV, or JSON lines with one object per line.
 
-An image may have several labels: a list in JSON, a cell with ";" between them in CSV. Paths start at the list's folder.
+The columns of a CSV file are separated by commas, or by the semicolons or tabs of its first line, if that has no comma. An
+image may have several labels: a list in JSON, a cell with ";" between them in CSV ("|" where ";" separates the columns). Paths
+start at the list's folder.
 Labels are class names, or class indices from 0; `classes.txt` beside the list may give the order and names of the classes.
 """
 
@@ -27,7 +29,9 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "class_name", "target")
 SPLIT_COLUMNS = ("split",)
-LABEL_SEPARATOR = ";"
+LABEL_SEPARATORS = {",": ";", "\t": ";", ";": "|"}  # within a cell, by the separator of the columns
+
+DELIMITER_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 # No file name has such characters, or it could not be printed: more likely a quote is not closed.
 FORBIDDEN_CHARACTERS = re.compile("[\0\r\n\ud800-\udfff]")
@@ -110,6 +114,27 @@ def open_manifest(path: Path, split: str | None) -> FileSource:
 FORMAT = DatasetFormat("manifest", is_manifest, list_splits, open_manifest)
 
 
+def is_file_beside(path: Path, name: str) -> bool:
+    """Return whether a cell of a list is the path of a file, as seen from the list's folder."""
+    try:
+        return os.path.isfile(os.path.join(os.path.dirname(os.path.abspath(path)), name))
+    except ValueError:  # a null character
+        return False
+
+
+def detect_delimiter(path: Path, first_line: str) -> str:
+    """Return the separator of the columns: of a .tsv file tabs, of a .csv file commas, unless its first line has others only.
+
+    A first row such as `1.jpg,cat;dog` has commas; `1.jpg;cat`, as spreadsheets write it where numbers have commas, has none.
+    """
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    if is_file_beside(path, first_line):  # a list of paths only
+        return ","
+    outside_quotes = re.sub(r'"[^"]*"', "", first_line)
+    return next((each for each in (",", "\t", ";") if each in outside_quotes), ",")
+
+
 # Columns: which cells are path, label and split.
 
 
@@ -152,18 +177,25 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def read_csv(path: Path, file: TextIO) -> Iterator[Row]:
     """Yield the rows of a CSV or TSV file."""
-    reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    start: list[str] = []  # up to the first line that is not empty
+    for line in file:
+        start.append(line)
+        if line.strip():
+            break
+    delimiter = detect_delimiter(path, "".join(start).strip())
+    reader = csv.reader(chain(start, file), delimiter=delimiter, strict=True)
     try:
         rows = ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
         first = next(rows, None)
         if first is None:
             return
-        starts_with_file = os.path.isfile(os.path.join(os.path.dirname(os.path.abspath(path)), first[1][0]))
+        starts_with_file = is_file_beside(path, first[1][0])
         columns, has_header = detect_csv_columns(path, *first, starts_with_file)
         for line, row in rows if has_header else chain([first], rows):
             if len(row) != len(first[1]):
-                raise ValueError(f"{path} line {line} has {len(row)} cells; the first line has {len(first[1])}: quote commas.")
-            label = [] if columns.label is None else row[columns.label].split(LABEL_SEPARATOR)
+                cells = f"{path} line {line} has {len(row)} cells; the first line has {len(first[1])}"
+                raise ValueError(f"{cells}: quote {DELIMITER_NAMES[delimiter]} within cells.")
+            label = [] if columns.label is None else row[columns.label].split(LABEL_SEPARATORS[delimiter])
             split = None if columns.split is None else row[columns.split]
             yield build_row(f"{path} line {line}", line, row[columns.path], label, split)
     except csv.Error as error:
