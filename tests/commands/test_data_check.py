@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.data.pictures import draw_picture, encode, write_classes
 from vitrine.cli import main
@@ -30,6 +31,13 @@ def test_clean_data_ends_well(folder: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert re.search(r"train +6 +2 +3 \(cat\) +3 \(dog\) +96, 96, 96", out)
     assert "No problems found." in out
+
+
+def test_what_is_only_worth_a_look_ends_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "train" / "cat" / "grey.png"
+    Image.new("RGB", (96, 96), (90, 90, 90)).save(path)
+    assert run(str(folder)) == 0
+    assert re.search(r"suspicious +1 +worth a look", capsys.readouterr().out)
 
 
 def test_what_is_wrong_is_said_shown_and_listed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,17 @@ def test_members_are_compared_with_their_checksums(tmp_path: Path) -> None:
         check_members(archive)
 
 
+def test_an_empty_member_does_not_end_the_comparison(tmp_path: Path) -> None:
+    """The checksum of nothing is 0, like that of a member that was written without one."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("empty", b"")
+        archive.writestr("second", b"other content")
+    path.write_bytes(path.read_bytes().replace(b"other content", b"otter content"))
+    with open_zip(path) as archive, pytest.raises(zipfile.BadZipFile, match="second"):
+        check_members(archive)
+
+
 def test_an_archive_without_any_checksums_is_not_compared(tmp_path: Path) -> None:
     """torch.save writes such files if told not to compute them."""
     path = tmp_path / "a.zip"

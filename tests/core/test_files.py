@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vitrine.core import files
 from vitrine.core.files import MAX_JSON_BYTES, atomic_file, atomic_folder, check_output_files, read_json, write_csv, write_json
 
 
@@ -312,3 +313,29 @@ def test_only_one_process_writes_a_file_or_folder(write: Callable[..., None], tm
         write(tmp_path / "a", "old", write_second)
     write(tmp_path / "a", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def record_disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Record which files and folders are synced, and which names are given to them, in this order."""
+    events: list[tuple[str, str]] = []
+    sync, rename = files.sync_to_disk, os.replace
+    monkeypatch.setattr(files, "sync_to_disk", lambda path: (events.append(("sync", path.name)), sync(path)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (events.append(("rename", Path(new).name)), rename(old, new)))
+    return events
+
+
+def test_a_folder_and_its_files_are_on_disk_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = record_disk(monkeypatch)
+    with atomic_folder(tmp_path / "model", ["a", "b"]) as partial:
+        (partial / "a").write_text("1")
+        (partial / "b").write_text("2")
+    renamed = events.index(("rename", "model"))
+    assert {name for kind, name in events[:renamed] if kind == "sync"} == {"a", "b", partial.name}
+    assert events[renamed + 1 :] == [("sync", tmp_path.name)]
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = record_disk(monkeypatch)
+    with atomic_file(tmp_path / "a.json") as partial:
+        partial.write_text("1")
+    assert events == [("sync", partial.name), ("rename", "a.json"), ("sync", tmp_path.name)]

@@ -332,3 +332,16 @@ def test_names_that_cannot_be_read_back_are_errors(name: str, tmp_path: Path) ->
     with pytest.raises(ValueError, match="rename"):
         write_exclude_list(tmp_path / "list.txt", [name], "Left out.")
     assert not (tmp_path / "list.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held"),
+    [((5, 3, 2), (1, 1, 1)), ((14, 3, 3), (4, 1, 1)), ((9, 9, 2), (3, 3, 0)), ((10, 10, 10), (3, 3, 3))],
+)
+def test_held_out_images_are_divided_by_the_largest_remainders(sizes: tuple[int, ...], held: tuple[int, ...]) -> None:
+    """Three tenths of each class; what rounding leaves goes to the largest fractions: 1.5, 0.9, 0.6 is 1, 1, 1."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    source = ArraySource(np.zeros((len(labels), 2, 2, 3), np.uint8), Labels.one_each(labels), tuple("abc"), "sizes")
+    train, held_out = hold_out(source, 0.3)
+    assert tuple(np.bincount(held_out.labels.values, minlength=3)) == held
+    assert len(train) + len(held_out) == len(source)

@@ -122,6 +122,8 @@ def test_digits_are_transferred_to_at_a_higher_resolution() -> None:
     plan = plan_demo(DemoConfig(out=Path("out")))
     assert plan.image_size > (RECIPES["demo-shapes"]().model.image_size or 0)
     assert (len(plan.train), len(plan.test), plan.has_test) == (100, 360, True)
+    few_shot = next(step.command for step in plan.steps if step.key == "few-shot")
+    assert f"--subset {RECIPES['demo-vit']().data.subset}" in few_shot  # the command gives the accuracy of the report
     names = {"pretrain": "demo-shapes", "scratch": "demo-vit", "resnet": "demo-resnet", "hybrid": "demo-hybrid"}
     assert all(step.recipe == RECIPES[names[step.key]]() for step in plan.steps if step.key in names)
 

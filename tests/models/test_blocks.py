@@ -70,6 +70,29 @@ def test_dropout_lies_after_the_gelu() -> None:
     torch.testing.assert_close(seen[0][~dropped], activated[~dropped] / 0.75)
 
 
+def test_dropout_of_a_residual_branch_zeroes_single_values_and_keeps_the_mean() -> None:
+    """vit_jax drops the output of both branches before it is added: a block of a known branch adds 0 or its value / 0.75."""
+    branch = ResidualBranch(small_config(dropout_rate=0.25), index=1).train()
+    x = torch.ones(2, 100, 48)
+    y = branch(x)
+    dropped = y == 0
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert not dropped.all(dim=2).any()  # values, not whole tokens
+    torch.testing.assert_close(y[~dropped], x[~dropped] / 0.75)
+    assert torch.equal(branch.eval()(x), x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["branch_attention", "branch_mlp"])
+def test_a_block_drops_the_output_of_both_branches(name: str) -> None:
+    block = EncoderBlock(small_config(dropout_rate=0.5), index=0).train()
+    fill_randomly(block)
+    calls: list[torch.Tensor] = []
+    getattr(block, name).register_forward_hook(lambda module, inputs, output: calls.append(output))
+    block(torch.randn(2, 17, 48))
+    assert (calls[0] == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 @torch.no_grad()
 def test_layer_scale_multiplies_each_branch() -> None:
     scaled = EncoderBlock(small_config(layer_scale=0.0), index=0)

@@ -229,6 +229,18 @@ def test_dropout_and_stochastic_depth_act_in_training_only() -> None:
 
 
 @torch.no_grad()
+def test_tokens_are_dropped_after_positions_were_added() -> None:
+    """As in vit_jax: what the first block gets is 0, or the sum of patches and positions divided by the kept fraction."""
+    model = build_filled("ViT-Ti/16", depth=1, image_size=64, num_classes=3, dropout_rate=0.25)
+    image = torch.randn(4, 3, 64, 64)
+    plain = model.encode(image, keep=("embedding",)).kept["embedding"]
+    tokens = model.train().encode(image, keep=("embedding",)).kept["embedding"]
+    dropped = tokens == 0
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.02)
+    torch.testing.assert_close(tokens[~dropped], plain[~dropped] / 0.75)
+
+
+@torch.no_grad()
 def test_heads_start_from_zero_or_the_given_bias(images: Tensor) -> None:
     assert torch.equal(build_model("ViT-B/16", **SIZES).eval()(images), torch.zeros(2, 7))
     assert torch.equal(build_model("ViT-B/16", head_bias=-10.0, **SIZES).eval()(images), torch.full((2, 7), -10.0))

@@ -448,7 +448,7 @@ def test_bad_images_are_an_error_or_skipped(tmp_path: Path) -> None:
     (tmp_path / "data" / "b" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
     recipe = make_recipe(str(tmp_path / "data"), total_steps=3)
     with pytest.raises(ValueError, match=r"b/3\.png"):
-        run_recipe(recipe, tmp_path / "run")
+        run_recipe(with_changes(recipe, data={"bad_images": "error"}), tmp_path / "run")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", VitrineWarning)
         assert run_recipe(with_changes(recipe, data={"bad_images": "skip"}), tmp_path / "other").is_finished
@@ -462,7 +462,7 @@ def test_a_few_bad_images_are_skipped_and_many_end_the_run(tmp_path: Path, capsy
         path = tmp_path / "data" / "ab"[index % 2] / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(drawn.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
-    recipe = with_changes(make_recipe(str(tmp_path / "data"), total_steps=20), data={"bad_images": "skip-few"})
+    recipe = make_recipe(str(tmp_path / "data"), total_steps=20)
     bad = [tmp_path / "data" / "a" / f"{index}.png" for index in (0, 2, 4, 6)]
     for path in bad[:3]:  # more than 1 %, but not more than three files
         path.write_bytes(b"not an image")

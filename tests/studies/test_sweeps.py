@@ -231,6 +231,14 @@ def test_train_chooses_a_learning_rate_first(recipe_seeds: Recipe, tmp_path: Pat
     assert result.folders == [tmp_path / "run" / "chosen"]
 
 
+def test_the_chosen_learning_rate_is_used_on_all_training_images(recipe_seeds: Recipe, tmp_path: Path) -> None:
+    part = with_changes(recipe_seeds, data={"held_out": 0.2})
+    result = train(part, tmp_path / "run", learning_rates=(3.0, 0.01), total_steps=4)
+    assert result.search is not None
+    assert {run.num_train_images for run in result.search.summaries.values()} == {round(0.8 * COUNTS["train"])}
+    assert result.runs[0].num_train_images == COUNTS["train"]
+
+
 def test_train_returns_an_interrupted_run(recipe_seeds: Recipe, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         interrupt_at(5, signal.SIGTERM, patch)

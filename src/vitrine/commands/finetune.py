@@ -55,9 +55,7 @@ def finetune(arguments: list[str]) -> None:
 
 def read_data_options(data: str, arguments: list[str]) -> DataConfig:
     """Parse the options of the data alone; mistakes in any option are reported later, when all are parsed."""
-    from vitrine.recipes.registry import BAD_IMAGES
-
-    default = DataOptions(data=DataConfig(source=data, bad_images=BAD_IMAGES))
+    default = DataOptions(data=DataConfig(source=data))
     is_help = not {*HELP, HELP_ALL}.isdisjoint(arguments)
     options = None if is_help else parse_known_options(DataOptions, replace_options(arguments, SHORT_FORMS), default)
     return default.data if options is None else options.data

@@ -42,7 +42,7 @@ class DataConfig:
     """Text file with one image name per line to leave out, e.g. written by `vitrine data check`."""
     held_out: float = 0.0
     """Fraction of the images held out of training, to choose settings on."""
-    bad_images: TrainBadImages = "error"
+    bad_images: TrainBadImages = "skip-few"
     """Images that cannot be read: stop with an error, skip and count them unless they are many (skip-few: up to three
     training images or 1 %), or skip any number."""
     in_memory: bool = False

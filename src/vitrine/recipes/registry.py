@@ -28,7 +28,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {**SMALL_RECIPES, **PRETRAIN_RECIPES,
 FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {**GENERAL_FINETUNE_RECIPES, **SMALL_FINETUNE_RECIPES, **DEMO_FINETUNE_RECIPES}
 
 HELD_OUT = 0.1
-BAD_IMAGES: TrainBadImages = "skip-few"  # in fine-tuning: a photo that cannot be read does not stop it
 MIN_IMAGES_TO_HOLD_OUT = 20  # a tenth of fewer images measures nothing
 NUM_AREA_SAMPLES = 100  # images opened to estimate the median image area
 
@@ -91,7 +90,7 @@ def build_finetune_recipe(name: str, model: str, dataset: "DatasetHandle", confi
     """
     from vitrine.data.open_data import open_train_data
 
-    config = DataConfig(source=dataset.name, bad_images=BAD_IMAGES) if config is None else config
+    config = DataConfig(source=dataset.name) if config is None else config
     train, _ = open_train_data(replace(config, in_memory=False), dataset)
     task = FinetuneTask(
         checkpoint=model,
@@ -100,7 +99,7 @@ def build_finetune_recipe(name: str, model: str, dataset: "DatasetHandle", confi
         num_classes=len(train.class_names),
         measure_area=partial(compute_median_area, train, config.bad_images),
     )
-    recipe = with_changes(find_finetune_recipe(name).build(task), data={"bad_images": BAD_IMAGES})
+    recipe = find_finetune_recipe(name).build(task)
     if dataset.splits:
         return recipe
     if task.num_images < MIN_IMAGES_TO_HOLD_OUT:

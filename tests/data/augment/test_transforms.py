@@ -92,6 +92,7 @@ PREPROCESSINGS = {
     "same size": Preprocessing(resize=(40, 48), crop=(40, 48)),
     "larger": Preprocessing(resize=None, crop=(70, 60), interpolation="lanczos"),
     "grey": Preprocessing(resize=30, crop=(24, 24), mean=(0.5,), std=(0.5,)),
+    "enlarged, then cropped to the size of the images": Preprocessing(resize=46, crop=(40, 48)),
     "grey, same size": Preprocessing(resize=None, crop=(40, 48), mean=(0.5,), std=(0.5,)),
 }
 

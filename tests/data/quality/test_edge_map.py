@@ -9,6 +9,8 @@ from PIL import Image, ImageEnhance
 from tests.data.pictures import draw_picture, encode
 from vitrine.data.image import LazyImage
 from vitrine.data.quality import edge_map
+from vitrine.data.quality.crowds import ImageSet
+from vitrine.data.quality.duplicates import verify_candidates
 from vitrine.data.quality.edge_map import (
     CROPS,
     MIN_SIMILARITY,
@@ -22,6 +24,7 @@ from vitrine.data.quality.edge_map import (
     correlate_with_crops,
     load_grey,
 )
+from vitrine.data.quality.image_stats import compute_image_stats
 from vitrine.data.source import ArraySource, Labels
 
 WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
@@ -119,3 +122,20 @@ def test_processes_compare_as_threads_do(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [pair for pair, value in zip(pairs.tolist(), found[0], strict=True) if value > MIN_SIMILARITY] == [
         [number, 5 - number] for number in range(6)
     ]
+
+
+@pytest.mark.parametrize(("weight", "low", "high", "is_copy"), [(0.62, 0.79, 0.91, True), (0.45, 0.57, 0.72, False)])
+def test_the_threshold_lies_between_what_is_left_of_a_copy_and_what_is_only_similar(
+    weight: float, low: float, high: float, is_copy: bool
+) -> None:
+    """Blends of two pictures: their edges correlate with the first by about w / sqrt(w^2 + (1 - w)^2)."""
+    pictures = [np.asarray(draw_picture(seed)).astype(float) for seed in (1, 2)]
+    blend = Image.fromarray((weight * pictures[0] + (1 - weight) * pictures[1]).round().astype(np.uint8))
+    source = ArraySource(np.stack([np.asarray(draw_picture(1)), np.asarray(blend)]), Labels.none_each(2), (), "blends")
+    similarity = compute_similarity(load(draw_picture(1)), load(blend))
+    assert low < similarity < high
+    assert similarity == pytest.approx(weight / np.hypot(weight, 1 - weight), abs=0.08)
+    with ImageComparer(source) as comparer:
+        images = ImageSet(compute_image_stats(source, ""), np.arange(2), comparer)
+        pairs, _ = verify_candidates(np.array([[0, 1]]), images, images, {}, show_progress=False)
+    assert pairs.tolist() == ([[0, 1]] if is_copy else [])

@@ -768,3 +768,14 @@ def test_the_data_may_be_given_from_here(root: Path, path: Path, monkeypatch: py
     assert list_notices(path) == []
     os.utime(root / FIRST, (LATER, LATER))
     expect_notice(path, FIRST)
+
+
+def test_small_images_of_each_split_are_its_own(tmp_path: Path) -> None:
+    """Images of one size are read as a block, which begins where the split begins."""
+    files = make_split_files(tmp_path / "files", height=8, width=8)
+    pack_data(files, tmp_path / "packed", size=8)
+    for split in SPLIT_SIZES:
+        block = open_packed(tmp_path / "packed", split).read_block(np.arange(SPLIT_SIZES[split]))
+        assert block is not None
+        expected = [files.open(split).read(index)[0].to_numpy() for index in range(SPLIT_SIZES[split])]
+        np.testing.assert_array_equal(block, np.stack(expected))
