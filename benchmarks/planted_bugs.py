@@ -1,9 +1,9 @@
-"""Count how many of 100 planted bugs the tests catch: `python benchmarks/planted_bugs.py`.
+"""Count how many of 108 planted bugs the tests catch: `python benchmarks/planted_bugs.py`.
 
 Each bug changes one to three lines of a package and crashes nothing: a user would see it only in results or files. For each,
 the project is copied, the bug is planted, and the tests run in stages: the test file of the changed module, the tests of its
-package, all tests. The first test that fails catches the bug. The first 40 bugs are here, the other 60 in
-`planted_bugs_second.py`.
+package, all tests. The first test that fails catches the bug. The first 40 bugs are here, 60 more in
+`planted_bugs_second.py`, and those that the tests had missed before in `planted_bugs_earlier.py`.
 
 `--check` only verifies that every snippet occurs exactly once and that the changed file is still Python. When names or files
 have changed, `what` says how to write a snippet anew. `--baseline` runs the tests on a copy without a bug, where nothing may
@@ -29,6 +29,7 @@ from typing import Annotated, Literal
 import tyro
 
 from planted_bug import Bug
+from planted_bugs_earlier import EARLIER_BUGS
 from planted_bugs_second import SECOND_BUGS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -364,7 +365,8 @@ BUGS = (
     ),
 )
 
-LISTS: dict[str, tuple[Bug, ...]] = {"first": BUGS, "second": SECOND_BUGS, "all": (*BUGS, *SECOND_BUGS)}
+LISTS: dict[str, tuple[Bug, ...]] = {"first": BUGS, "second": SECOND_BUGS, "earlier": EARLIER_BUGS}
+LISTS["all"] = tuple(bug for bugs in LISTS.values() for bug in bugs)
 
 # What --baseline plants: nothing.
 NO_BUG = Bug("baseline", "", "nothing is wrong", "__init__.py", "", "")
@@ -384,7 +386,7 @@ class Outcome:
 
 def main(
     check: bool = False,
-    list: Literal["first", "second", "all"] = "all",
+    list: Literal["first", "second", "earlier", "all"] = "all",
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
     baseline: bool = False,
     jobs: int = 2,
