@@ -42,6 +42,20 @@ def test_every_help_works_without_torch(arguments: list[str]) -> None:
     assert "{None}" not in result.stdout
 
 
+def test_no_module_imports_what_only_some_functions_use() -> None:
+    """matplotlib and scikit-learn take a second to import; figures and probes import them when they are drawn or fitted."""
+    code = """
+import pkgutil, sys, vitrine
+from importlib import import_module
+for module in pkgutil.walk_packages(vitrine.__path__, "vitrine."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)
+print([name for name in ("matplotlib", "sklearn", "datasets", "pyarrow", "tensorboard", "transformers") if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "[]\n", result.stderr
+
+
 def test_costs_need_no_torch() -> None:
     result = run_without_torch("import vitrine; print(vitrine.compute_cost('ViT-G/14').num_parameters)")
     assert result.stdout == "1844440680\n"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.neighbors import NearestNeighbors
 
 from vitrine.core.console import warn_user
 from vitrine.data.quality.check import DataCheck, ImageRef, Issue
@@ -85,6 +84,8 @@ def find_contradicted_labels(features: Features, num_classes: int) -> list[Label
 
 def count_votes(values: torch.Tensor, labels: np.ndarray, num_classes: int, num_neighbours: int) -> np.ndarray:
     """Return the fraction of each image's neighbours, weighted by cosine, that have each label: (N, classes)."""
+    from sklearn.neighbors import NearestNeighbors  # takes half a second to import
+
     rows = torch.nn.functional.normalize(values, dim=1).numpy()
     distances, neighbours = NearestNeighbors(n_neighbors=num_neighbours).fit(rows).kneighbors()  # (N, K), without itself
     weights = np.maximum(1 - distances**2 / 2, 1e-6)  # cosine
