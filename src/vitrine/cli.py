@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import vitrine
 from vitrine.core.arguments import parse_arguments
 from vitrine.core.console import (
+    COMMAND_OPTIONS,
     VitrineWarning,
     describe_os_error,
     escape_controls,
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     open_missing_streams()
     if arguments is None:
         sys.excepthook = print_traceback
+    before = COMMAND_OPTIONS.set(COMMAND_OPTIONS.get())
     try:
         with readable_errors(), flushed_output(), one_line_warnings():
             run_command(sys.argv[1:] if arguments is None else arguments)
@@ -67,6 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
         discard(sys.stdout)
         discard(sys.stderr)
         sys.exit(128 + signal.SIGPIPE)
+    finally:
+        COMMAND_OPTIONS.reset(before)
 
 
 def run_command(arguments: list[str]) -> None:

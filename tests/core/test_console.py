@@ -12,12 +12,14 @@ import pytest
 
 from vitrine.core import console
 from vitrine.core.console import (
+    COMMAND_OPTIONS,
     VitrineWarning,
     describe_os_error,
     escape_controls,
     format_bytes,
     format_number,
     join_names,
+    name_setting,
     parse_image_size,
     print_error,
     print_lines,
@@ -292,3 +294,14 @@ def test_only_the_first_of_several_processes_draws_a_bar(monkeypatch: pytest.Mon
     screen = show_on(Terminal(), monkeypatch, RANK="1")
     assert list(progress_bar(iter("abc"), 3, "letters")) == ["a", "b", "c"]
     assert screen.getvalue() == ""
+
+
+def test_a_setting_is_named_as_the_caller_gives_it() -> None:
+    assert (name_setting("out"), name_setting("data.changed", "accept")) == ("out", "data.changed='accept'")
+    token = COMMAND_OPTIONS.set(lambda: ["--out", "--model.gelu"])
+    try:
+        assert name_setting("out") == "--out"
+        assert name_setting("gelu", "erf") == "--model.gelu erf"
+        assert name_setting("num_heads") == "--num-heads of `vitrine convert`"
+    finally:
+        COMMAND_OPTIONS.reset(token)

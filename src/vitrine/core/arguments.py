@@ -14,7 +14,7 @@ from inspect import signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from vitrine.core.console import escape_controls, print_lines
+from vitrine.core.console import COMMAND_OPTIONS, escape_controls, print_lines
 
 if TYPE_CHECKING:
     from tyro._arguments import ArgumentDefinition
@@ -94,6 +94,7 @@ def parse(name: str, target: Callable[..., Any], arguments: list[str], **options
         if sentence is not None:
             raise ValueError(f"{sentence} All options: `vitrine {name} {HELP_ALL if has_rare_options(target) else HELP[1]}`.")
 
+    COMMAND_OPTIONS.set(partial(list_options, target))
     shows_all = HELP_ALL in arguments
     arguments = replace_options(arguments, {**OPTION_ALIASES, HELP_ALL: HELP[1]})
     registry = build_registry(only_common=not shows_all and not set(HELP).isdisjoint(arguments))

@@ -9,7 +9,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -24,6 +25,10 @@ CONTROLS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     rf"\U000e0000-\U000e007f]|(?<!{JOINABLE})[\u200c\u200d]|[\u200c\u200d](?!{JOINABLE})"
 )
+
+
+COMMAND_OPTIONS: ContextVar[Callable[[], Iterable[str]] | None] = ContextVar("COMMAND_OPTIONS", default=None)
+"""Lists the options of the command that is running; None in Python."""
 
 
 class VitrineWarning(UserWarning):
@@ -110,6 +115,21 @@ def progress_bar(
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(escape_controls(title), total=total, completed=num_done)
         yield from progress.track(items, total=total, task_id=task)
+
+
+def name_setting(name: str, value: object = None) -> str:
+    """Return how the user gives a setting: as an option of the running command (--model.gelu erf), or in Python (gelu='erf').
+
+    A command without this option is referred to `vitrine convert`, which takes all that a checkpoint may need.
+    """
+    list_options = COMMAND_OPTIONS.get()
+    if list_options is None:
+        return name if value is None else f"{name}={value!r}"
+    option, known = f"--{name.replace('_', '-')}", list(list_options())
+    grouped = [each for each in known if each.endswith(f".{option.removeprefix('--')}")]
+    shown = option if option in known else grouped[0] if grouped else option
+    where = "" if shown in known else " of `vitrine convert`"
+    return f"{shown}{'' if value is None else f' {value}'}{where}"
 
 
 def parse_image_size(text: str, option: str) -> tuple[int, int]:

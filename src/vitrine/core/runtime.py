@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitrine.core.console import format_bytes
+from vitrine.core.console import format_bytes, name_setting
 
 MEMORY_FACTOR = 2  # only what needs more than this times the memory is refused: what might just fit is not
 
@@ -131,7 +131,8 @@ def check_device(name: str) -> None:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError):  # unknown name, not compiled in, not present
-        raise ValueError(f"--device {name} is not available on this machine: use cpu, or another device torch finds.") from None
+        given = name_setting("device", name)
+        raise ValueError(f"{given} is not available on this machine: use cpu, or another device torch finds.") from None
 
 
 def measure_memory(device: torch.device) -> int | None:

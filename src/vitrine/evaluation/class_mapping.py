@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.core.console import join_names, warn_user
+from vitrine.core.console import join_names, name_setting, warn_user
 from vitrine.core.files import read_json
 from vitrine.data.source import Labels, Source
 from vitrine.data.wrappers import RelabelledSource
@@ -63,7 +63,7 @@ def match_classes(data_classes: Sequence[str], model_classes: Sequence[str] | No
     unknown = [name for name in data_classes if model_classes is None or model_classes.count(name) != 1]
     raise ValueError(
         f"The data has {len(data_classes)} classes and the model {num_classes}; the model does not have: "
-        f"{join_names(unknown)}. Map them with --mapping FILE, or fine-tune the model on this data."
+        f"{join_names(unknown)}. Map them with {name_setting('mapping')}, or fine-tune the model on this data."
     )
 
 

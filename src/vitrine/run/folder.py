@@ -22,7 +22,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from vitrine.core.console import join_names, summarise_error, warn_user
+from vitrine.core.console import join_names, name_setting, summarise_error, warn_user
 from vitrine.core.files import make_folder, read_json, temporary_path, write_json
 from vitrine.core.locks import exclusive_lock
 from vitrine.core.runtime import Runtime
@@ -123,9 +123,13 @@ class RunFolder:
             differences = list_differences(self.read_recipe(), recipe)
             if differences:
                 names = join_names(differences)
-                raise ValueError(f"{self.path} holds a run of another recipe ({names}): use its recipe, or another --out.")
+                raise ValueError(
+                    f"{self.path} holds a run of another recipe ({names}): use its recipe, or another {name_setting('out')}."
+                )
         elif self.path.exists() and (not self.path.is_dir() or self.list_foreign_files()):
-            raise FileExistsError(f"{self.path} exists and is not the folder of a run: choose another one with --out.")
+            raise FileExistsError(
+                f"{self.path} exists and is not the folder of a run: choose another one with {name_setting('out')}."
+            )
         make_folder(self.path)
 
     def lock(self) -> AbstractContextManager[None]:
@@ -145,9 +149,10 @@ class RunFolder:
             return saved
         found = f"The images of the run in {self.path} have changed: {join_names(changes)}"
         if not saved.has_classes_of(data):
-            raise ValueError(f"{found}. Restore them, or start a new run in another folder (--out).")
+            raise ValueError(f"{found}. Restore them, or start a new run in another folder ({name_setting('out')}).")
         if changed == "refuse":
-            raise ValueError(f"{found}. Restore them, continue with --data.changed accept, or start a new run (--out).")
+            accept = name_setting("data.changed", "accept")
+            raise ValueError(f"{found}. Restore them, continue with {accept}, or start a new run ({name_setting('out')}).")
         warn_user(f"{found}; continuing with them as they are.")
         return replace(data, total_steps=saved.total_steps)  # the learning-rate schedule stays as it was begun
 
@@ -197,7 +202,9 @@ class RunFolder:
         try:
             content = json.loads(self.recipe.read_text())
         except (ValueError, OSError) as error:
-            raise ValueError(f"{self.recipe} cannot be read ({summarise_error(error)}): restore it, or change --out.") from None
+            raise ValueError(
+                f"{self.recipe} cannot be read ({summarise_error(error)}): restore it, or change {name_setting('out')}."
+            ) from None
         return parse_recipe(content, str(self.recipe))
 
     def read_summary(self) -> RunSummary:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vitrine.core.console import join_names
+from vitrine.core.console import join_names, name_setting
 from vitrine.core.files import write_json
 from vitrine.core.runtime import Runtime, start_runtime
 from vitrine.data.augment.transforms import TrainTransform
@@ -202,8 +202,9 @@ class Run:
         except FloatingPointError as error:
             last = next(self.folder.list_checkpoints(), None)
             saved = "no checkpoint was saved before" if last is None else f"the last good checkpoint is {last}"
+            out = name_setting("out")
             raise Diverged(
-                f"Training cannot continue, because {error}; {saved}. Start again in another folder (--out) with a lower "
+                f"Training cannot continue, because {error}; {saved}. Start again in another folder ({out}) with a lower "
                 "optim.learning_rate, a longer optim.warmup_steps, or optim.max_grad_norm=1."
             ) from None
         except RuntimeError as error:
@@ -350,7 +351,8 @@ def check_classes(saved: Checkpoint, data: RunData, path: Path) -> None:
     if saved.class_names is not None and saved.class_names != data.class_names:
         found, expected = join_names(data.class_names), join_names(saved.class_names)
         raise ValueError(
-            f"The data has the classes {found}, and {path} those of {expected}: restore the data, or change --out."
+            f"The data has the classes {found}, and {path} those of {expected}: restore the data, or change "
+            f"{name_setting('out')}."
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitrine.core.console import summarise_error, warn_user
+from vitrine.core.console import name_setting, summarise_error, warn_user
 from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
 from vitrine.data.open_data import DataLike, DatasetHandle, find_data, open_train_data
@@ -179,7 +179,7 @@ def search_learning_rate(
             if summary.interrupted_by is not None:
                 return LearningRateSearch(summaries, summary.interrupted_by)
     if not summaries:
-        raise ValueError(f"All learning rates {tuple(learning_rates)} are too high: lower --rates.")
+        raise ValueError(f"All learning rates {tuple(learning_rates)} are too high: give lower ones.")
     return LearningRateSearch(summaries)
 
 
@@ -199,11 +199,13 @@ def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: floa
     """Build the recipes of a search, all of them, so that a mistake in one is found before the first is run."""
     if len(learning_rates) < 2:
         given = tuple(learning_rates)
-        raise ValueError(f"--select-rate needs at least two learning rates, not {given}: give more --rates, or leave it out.")
+        raise ValueError(f"A choice needs at least two learning rates, not {given}: give more of them, or choose none.")
     if len({f"{lr:g}" for lr in learning_rates}) != len(learning_rates):
         raise ValueError(f"rates={tuple(learning_rates)} has equal or nearly equal ones: give each once.")
     if held_out == 0:
-        raise ValueError("data.held_out=0 leaves no images to compare learning rates on: set e.g. --data.held-out 0.1.")
+        raise ValueError(
+            f"data.held_out=0 leaves no images to compare learning rates on: set e.g. {name_setting('data.held_out', 0.1)}."
+        )
     evaluation = {"num_times": 1, "test": False, "patience": None}
     return {
         lr: with_changes(recipe, optim={"learning_rate": lr}, data={"held_out": held_out}, evaluation=evaluation)

@@ -773,6 +773,8 @@ def test_the_data_may_be_given_from_here(root: Path, path: Path, monkeypatch: py
 def test_small_images_of_each_split_are_its_own(tmp_path: Path) -> None:
     """Images of one size are read as a block, which begins where the split begins."""
     files = make_split_files(tmp_path / "files", height=8, width=8)
+    for index in range(SPLIT_SIZES["val"]):  # other pictures than those of train
+        Image.fromarray(draw_pixels(100 + index, 8, 8)).save(tmp_path / "files" / files.open("val").name(index))
     pack_data(files, tmp_path / "packed", size=8)
     for split in SPLIT_SIZES:
         block = open_packed(tmp_path / "packed", split).read_block(np.arange(SPLIT_SIZES[split]))

@@ -12,8 +12,8 @@ from vitrine.studies.vtab.config import VtabConfig
     [
         ({"seeds": (0, 1, 0)}, r"seeds=\(0, 1, 0\)"),
         ({"tasks": ("pets", "pets")}, r"tasks=\('pets', 'pets'\)"),
-        ({"rates": (0.1,)}, "--sweep"),
-        ({"lengths": (10,)}, "--sweep"),
+        ({"rates": (0.1,)}, "without sweep"),
+        ({"lengths": (10,)}, "without sweep"),
         ({"sweep": True, "rates": (0.1, -1.0)}, r"rates=\(0\.1, -1\.0\)"),
         ({"sweep": True, "lengths": (0,)}, r"lengths=\(0,\)"),
         ({"test_images": 0}, "test_images=0"),

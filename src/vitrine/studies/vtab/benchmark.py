@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from vitrine.core.console import summarise_error, warn_user
+from vitrine.core.console import name_setting, summarise_error, warn_user
 from vitrine.core.files import make_folder, write_json
 from vitrine.core.runtime import start_runtime
 from vitrine.data.sources.vtab import GROUPS
@@ -204,7 +204,7 @@ def sweep_settings(recipe: Recipe, config: VtabConfig, tasks: Sequence[FoundTask
         if runs[-1].interrupted_by is not None:
             return Sweep(accuracies, runs[-1])
     if not accuracies:
-        raise ValueError("All learning rates of the sweep are too high: lower --rates.")
+        raise ValueError(f"All learning rates of the sweep are too high: lower {name_setting('rates')}.")
     return Sweep(accuracies)
 
 

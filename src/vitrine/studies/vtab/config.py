@@ -35,4 +35,4 @@ class VtabConfig:
             if len(set(values)) != len(values):
                 raise ValueError(f"{name}={values} must be distinct.")
         if (self.rates or self.lengths) and not self.sweep:
-            raise ValueError("--rates and --lengths have no effect without --sweep: add it, or leave them out.")
+            raise ValueError("rates and lengths have no effect without sweep: set it too, or leave them out.")

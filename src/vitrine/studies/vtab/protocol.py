@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from vitrine.core.console import join_names, warn_user
+from vitrine.core.console import join_names, name_setting, warn_user
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.open_data import VTAB, find_data, find_format
 from vitrine.data.sources.image_files import list_folder
@@ -74,10 +74,14 @@ def find_tasks(root: Path, config: VtabConfig, out: Path) -> FoundTasks:
     for name in config.tasks:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3) or sorted(known)
-            raise ValueError(f"--tasks {name} is neither a task of VTAB nor in {root}. Nearest: {join_names(near)}.")
+            raise ValueError(
+                f"{name_setting('tasks', name)} is neither a task of VTAB nor in {root}. Nearest: {join_names(near)}."
+            )
     requested = [name for name in paths if not config.tasks or name in config.tasks]
     if not requested:
-        raise FileNotFoundError(f"{root} contains no task: name folders like tasks, e.g. pets or dtd, or add --generated.")
+        raise FileNotFoundError(
+            f"{root} contains no task: name folders like tasks, e.g. pets or dtd, or add {name_setting('generated')}."
+        )
     missing = tuple(name for name in TASKS if name not in paths and (not config.tasks or name in config.tasks))
     return FoundTasks(tuple(open_task(name, paths[name], config) for name in requested), missing)
 
