@@ -212,6 +212,7 @@ def test_a_run_may_be_resumed_with_other_values_of_these_fields_only() -> None:
     assert free == {
         "device",
         "loader.num_workers",
+        "data.bad_images",
         "data.changed",
         "loader.prefetch",
         "loader.stuck_after_s",

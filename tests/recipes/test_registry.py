@@ -4,12 +4,14 @@ import inspect
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from vitrine.core.console import VitrineWarning
 from vitrine.data.config import DataConfig
 from vitrine.data.image import LazyImage
 from vitrine.recipe import Recipe, parse_recipe
@@ -133,7 +135,8 @@ def write_arrays(path: Path, num_images: int, **splits: int) -> str:
 @pytest.mark.parametrize(("num_images", "held_out"), [(30, 0.1), (20, 0.1), (19, 0.0)])
 def test_a_tenth_of_data_without_splits_is_held_out_unless_it_is_tiny(num_images: int, held_out: float, tmp_path: Path) -> None:
     dataset = find_data_once(write_arrays(tmp_path / "made.npz", num_images))
-    recipe = build_finetune_recipe("folder", "checkpoint", dataset)
+    with nullcontext() if held_out else pytest.warns(VitrineWarning, match=r"19 images, too few .*at least 20"):
+        recipe = build_finetune_recipe("folder", "checkpoint", dataset)
     assert recipe.data == DataConfig(source=dataset.name, held_out=held_out)
 
 
