@@ -314,8 +314,8 @@ class ResNetConfig(ModelConfig):
     """Epsilon of standardised convolutions; None: as released, 1e-10 added to the variance (pre-activation) or 1e-5 to the
     standard deviation (post-activation)."""
     pool_padding: PoolPadding = "zeros"
-    """What the root's max pool sees beyond the edges: zeros as in BiT, or nothing as in big_vision's version of BiT. The two are
-    the same after a ReLU, i.e. in the post-activation style."""
+    """What the root's max pool sees beyond the edges: zeros as in BiT, or nothing as in big_vision's version of BiT. After a
+    ReLU, i.e. in the post-activation style, the two are the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
