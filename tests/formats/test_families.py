@@ -36,6 +36,7 @@ NAMES = {
     "Hiera": ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.2.proj.weight"),
     "ConvNeXt": ("stem.0.weight", "stages.0.blocks.0.conv_dw.weight", "stages.0.blocks.0.mlp.fc1.weight"),
     "PVT": ("patch_embed.proj.weight", "stages.0.blocks.0.attn.kv.weight"),
+    "ViTamin": ("patch_embed.backbone.stem.conv1.weight", "blocks.0.attn.qkv.weight"),
     "NesT": ("patch_embed.proj.weight", "levels.0.transformer_encoder.0.norm1.weight"),
     "MLP-Mixer": ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"),
     "NaFlexViT": ("embeds.proj.weight", "blocks.0.norm1.weight"),

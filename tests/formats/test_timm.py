@@ -309,6 +309,13 @@ def test_tanh_gelu_of_siglip_models_without_their_config(tmp_path: Path) -> None
         (tmp_path / "a.safetensors").unlink()
 
 
+@pytest.mark.parametrize("architecture", ["vit_base_patch16_rpn_224", "vit_pe_core_base_patch16_224"])
+def test_architectures_that_tensors_do_not_show_are_errors(architecture: str, tmp_path: Path) -> None:
+    write_hub_folder(configs.ViTConfig(**cases.SMALL), tmp_path, architecture=architecture, model_args={"num_heads": 2})
+    with pytest.raises(ValueError, match=f"{architecture}, which"):
+        load_quietly(tmp_path)
+
+
 def test_attention_pooling_with_registers_needs_the_config(tmp_path: Path) -> None:
     """timm's so150m models leave the registers out; test_vit3, with the same tensors, pools them too."""
     config = configs.ViTConfig(**cases.SMALL, pool="map", gelu="erf")

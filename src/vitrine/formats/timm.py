@@ -151,7 +151,7 @@ def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, An
     has = foreign.tensors.__contains__
     shown = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
     pool = stated.pool or shown
-    if pool == "map" and (has("cls_token") or has("reg_token")) and stated.architecture is None:
+    if pool == "map" and (has("cls_token") or has("reg_token")) and not stated.architecture:
         found = f"{foreign.source} does not state whether its attention pooling reads class token and registers too"
         raise ValueError(f"{found}: put timm's config.json beside the weights, named model.safetensors.")
     hidden_head_dim = foreign.shape("pre_logits.fc.weight", 2)[0] if has("pre_logits.fc.weight") else None

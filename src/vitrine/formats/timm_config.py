@@ -25,6 +25,7 @@ CLIP = re.compile(r"vit_\w+_clip_")
 NUM_HEADS = {"vit_base_patch16_gap_224": 16}
 UNSUPPORTED = {
     "_rpn_": "normalises each branch after its layers instead of before them",
+    "vit_pe_": "has rotary positions",
     "test_vit3": "pools by attention over its registers too",
 }
 
@@ -39,7 +40,7 @@ class TimmConfig:
     gelu: Gelu | None = None
     norm_eps: float | None = None
     pool: Pool | None = None
-    architecture: str | None = None
+    architecture: str = ""
 
 
 def read_timm_config(foreign: ForeignCheckpoint) -> TimmConfig:
@@ -53,7 +54,7 @@ def read_timm_config(foreign: ForeignCheckpoint) -> TimmConfig:
     unknown = sorted(arguments.keys() - IGNORED_ARGUMENTS - READ_ARGUMENTS)
     if unknown:
         raise ValueError(f"{foreign.source}: config.json has model_args that are not supported: {join_names(unknown)}.")
-    architecture = str(content.get("architecture"))
+    architecture = content["architecture"] if isinstance(content.get("architecture"), str) else ""
     for part, reason in UNSUPPORTED.items():
         if part in architecture:
             raise ValueError(f"{foreign.source} is timm's {architecture}, which {reason}: this is not supported.")
