@@ -197,6 +197,8 @@ def test_a_grid_that_is_not_square_needs_an_override(tmp_path: Path) -> None:
         ("big-vision", {"layer_scale": 1e-5}),
         ("big-vision", {"position_insertion": "every-layer"}),
         ("big-vision", {"pool": "mean", "class_token": True}),
+        ("big-vision", {"pre_norm": True}),
+        ("google-linen", {"qkv_bias": False}),
     ],
 )
 def test_unsupported_models(fmt: FormatName, changes: dict[str, Any], tmp_path: Path) -> None:
