@@ -268,6 +268,8 @@ def test_the_image_tower_of_two(tmp_path: Path) -> None:
     assert len(caught) == 2  # and one that names the assumptions
     assert checkpoint.preprocessing.resize == (12, 12)
     assert_equals_numpy(arrays, "big-vision", checkpoint.model)
+    np.savez(tmp_path / "alone.npz", **{f"img/{name}": array for name, array in arrays.items()})
+    assert_equals_numpy(arrays, "big-vision", load_quietly(tmp_path / "alone.npz").model)
     np.savez(
         tmp_path / "other.npz", **{f"params/img/{name}": array for name, array in arrays.items()}, **text, other=np.ones(1)
     )

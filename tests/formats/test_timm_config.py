@@ -89,6 +89,15 @@ def test_architectures_that_tensors_do_not_show_are_errors(architecture: str, tm
         load_quietly(tmp_path)
 
 
+def test_the_config_tells_a_plain_model_from_one_with_norms_after_the_layers(tmp_path: Path) -> None:
+    config = configs.ViTConfig(**cases.SMALL, pool="mean", norm_after_pool=True, qkv_bias=False, gelu="erf")
+    write_hub_folder(config, tmp_path, architecture="vit_tiny", model_args={"num_heads": 2, "qkv_bias": False})
+    assert load_quietly(tmp_path).model.config == config
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"rpn.*config\.json"):
+        load_quietly(tmp_path)
+
+
 def test_attention_pooling_with_registers_needs_the_config(tmp_path: Path) -> None:
     """timm's so150m models leave the registers out; test_vit3, with the same tensors, pools them too."""
     config = configs.ViTConfig(**cases.SMALL, pool="map", gelu="erf")

@@ -59,13 +59,14 @@ def strip_prefixes(tensors: Tensors) -> Tensors:
 
 
 def select_image_tower(tensors: Tensors) -> Tensors:
-    """Return the image tower of big_vision's two-tower models (SigLIP, LiT), with one warning; other tensors as they are."""
+    """Return the image tower of big_vision's two-tower models (SigLIP, LiT); one warning if there is a text tower beside it."""
     image_tower = {name.removeprefix("img/"): tensor for name, tensor in tensors.items() if name.startswith("img/")}
     text_tower = [name for name in tensors if name.startswith("txt/") or name in ("t", "b")]
-    if not image_tower or not text_tower:
+    if not image_tower:
         return tensors
-    count = f"{len(text_tower)} tensors of the text tower and its temperature"
-    warn_user(f"{count} were left out: the image tower is read, whose output is the embedding before normalisation.")
+    if text_tower:
+        count = f"{len(text_tower)} tensors of the text tower and its temperature"
+        warn_user(f"{count} were left out: the image tower is read, whose output is the embedding before normalisation.")
     beside = {name: tensor for name, tensor in tensors.items() if not name.startswith("img/") and name not in text_tower}
     return {**image_tower, **beside}
 

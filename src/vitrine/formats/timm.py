@@ -106,7 +106,7 @@ def build_default_preprocessing(config: ModelConfig) -> Preprocessing:
 
 def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
     """Infer the config of a ViT or hybrid from its tensors and config.json."""
-    reject_other_blocks(foreign)
+    reject_other_blocks(foreign, stated)
     width, channels, p, _ = foreign.shape(PATCHES, 4)
     num_hidden, _ = foreign.shape("blocks.0.mlp.fc1.weight", 2)
     _, mlp_dim = foreign.shape("blocks.0.mlp.fc2.weight", 2)
@@ -136,14 +136,15 @@ def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
     return kind(**values, **infer_positions(foreign, p, values.get("stem_stages"), stated))
 
 
-def reject_other_blocks(foreign: ForeignCheckpoint) -> None:
+def reject_other_blocks(foreign: ForeignCheckpoint, stated: TimmConfig) -> None:
     """Raise a ValueError for networks of timm that have a ViT's patch embedding but other blocks."""
     has = foreign.tensors.__contains__
     if has("blocks.0.norm1.weight") and not has("blocks.0.norm1.bias"):
         raise ValueError(f"{foreign.source} has norms without bias (RMSNorm), which are not supported.")
-    if has("fc_norm.weight") and not any(map(has, ("blocks.0.attn.qkv.bias", "cls_token", "reg_token", "blocks.0.ls1.gamma"))):
-        found = f"{foreign.source} has the tensors of timm's vit_base_patch16_rpn_224"
-        raise ValueError(f"{found}, which normalises each branch after its layers instead of before: this is not supported.")
+    others = ("blocks.0.attn.qkv.bias", "cls_token", "reg_token", "blocks.0.ls1.gamma")
+    if has("fc_norm.weight") and not any(map(has, others)) and not stated.architecture:
+        found = f"{foreign.source} may be timm's vit_base_patch16_rpn_224, whose norms after the layers are not supported"
+        raise ValueError(f"{found}: if it is not, put timm's config.json beside the weights, named model.safetensors.")
 
 
 def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, Any]:
