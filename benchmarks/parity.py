@@ -3,7 +3,8 @@
     .venv-bench/bin/python benchmarks/parity.py
 
 Every network has random weights and few blocks; the difference is relative to the largest logit. timm reads the npz files that
-we write with its own loader, and we read what timm and torchvision write.
+we write with its own loader, and we read what timm and torchvision write. Hybrids, whose epsilons differ, also have timm's own
+initial weights and all of their blocks.
 """
 
 import tempfile
@@ -36,6 +37,13 @@ def fill(module: nn.Module) -> None:
 
 def build_timm(name: str, **options: Any) -> nn.Module:
     return load_module("timm").create_model(name, **options)
+
+
+def build_timm_bare(name: str, **options: Any) -> nn.Module:
+    """Build a model of timm that is written without config.json."""
+    model = build_timm(name, **options)
+    del model.pretrained_cfg
+    return model
 
 
 def build_timm_giant() -> nn.Module:
@@ -76,6 +84,17 @@ TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
     ("timm attention pool", partial(build_timm, "vit_tiny_patch16_224", depth=2, global_pool="map", class_token=False)),
     ("timm SigLIP", partial(build_timm, "vit_base_patch16_siglip_224", depth=2)),
     ("timm So400m SigLIP", partial(build_timm, "vit_so400m_patch16_siglip_256", depth=1)),
+    ("timm SigLIP B/32", partial(build_timm, "vit_base_patch32_siglip_256", depth=2)),
+    ("timm SigLIP B/32, bare file", partial(build_timm_bare, "vit_base_patch32_siglip_256", depth=2)),
+    ("timm CLIP", partial(build_timm, "vit_base_patch32_clip_224", depth=2)),
+    ("timm CLIP, bare file", partial(build_timm_bare, "vit_base_patch32_clip_224", depth=2)),
+    ("timm CLIP, quick GELU", partial(build_timm, "vit_base_patch32_clip_quickgelu_224", depth=2)),
+    ("timm without qkv bias", partial(build_timm, "vit_base_patch16_224_miil", depth=2)),
+    ("timm So150m, positions of registers", partial(build_timm, "vit_so150m_patch16_reg4_gap_256", depth=2)),
+    ("timm So150m, attention pool", partial(build_timm, "vit_so150m_patch16_reg4_map_256", depth=2)),
+    ("timm So150m2", partial(build_timm, "vit_so150m2_patch16_reg1_gap_256", depth=2)),
+    ("timm test_vit", partial(build_timm, "test_vit")),
+    ("timm test_vit2", partial(build_timm, "test_vit2")),
     ("timm R26+S/32", partial(build_timm, "vit_small_r26_s32_224", depth=2)),
     ("timm R50+B/16", partial(build_timm, "vit_base_r50_s16_224", depth=2)),
     ("timm R+Ti/16", partial(build_timm, "vit_tiny_r_s16_p8_224", depth=2)),
@@ -84,10 +103,15 @@ TO_US: list[tuple[str, Callable[[], nn.Module]]] = [
 ]
 
 
-def compare_reading(build: Callable[[], nn.Module], folder: Path) -> tuple[Tensor, Tensor]:
-    """Let a peer write a model, read it, and return our logits and the peer's."""
+# Hybrids with the weights that timm initialises them with.
+INITIAL = ("vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224", "vit_base_r50_s16_224")
+
+
+def compare_reading(build: Callable[[], nn.Module], folder: Path, fills: bool = True) -> tuple[Tensor, Tensor]:
+    """Let a peer write a model, read it, and return our logits and the peer's; `fills`: with our random weights."""
     peer: Any = build().eval()
-    fill(peer)
+    if fills:
+        fill(peer)
     if hasattr(peer, "pretrained_cfg"):  # timm: written as a folder for the hub
         path, depth = folder / "peer", {"depth": len(peer.blocks)} if hasattr(peer, "blocks") else {}
         size = {"img_size": peer.patch_embed.img_size} if hasattr(peer, "patch_embed") else {}
@@ -151,6 +175,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, build in TO_US:
             rows.append(format_row(f"{name} -> vitrine", *compare_reading(build, Path(folder))))
+        for name in INITIAL:
+            logits = compare_reading(partial(build_timm, name), Path(folder), fills=False)
+            rows.append(format_row(f"timm {name}, its own weights", *logits))
         for name, model, changes, format, build in FROM_US:
             logits = compare_writing(model, changes, format, build, Path(folder))
             rows.append(format_row(f"vitrine -> {name} -> timm", *logits))

@@ -8,6 +8,17 @@ from torch import Tensor, nn
 # Applied in order to each name; tensors that are packed in our models are joined afterwards.
 RENAMES = [
     (r"^(vit|deit|dinov2_with_registers)\.", ""),
+    # CLIP's image tower
+    (r"^embeddings\.class_embedding$", "class_token"),
+    (r"^embeddings\.patch_embedding\.", "patches.projection."),
+    (r"^embeddings\.position_embedding\.weight$", "positions.0.table"),
+    (r"^pre_layrnorm\.", "pre_norm."),
+    (r"^post_layernorm\.", "norm."),
+    (r"^encoder\.layers\.", "blocks."),
+    (r"\.self_attn\.out_proj\.", ".attention.out."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.layer_norm1\.", ".norm_attention."),
+    (r"\.layer_norm2\.", ".norm_mlp."),
     (r"^embeddings\.cls_token$", "class_token"),
     (r"^embeddings\.distillation_token$", "distillation_token"),
     (r"^embeddings\.register_tokens$", "registers"),
@@ -41,7 +52,7 @@ def copy_peer_weights(peer: nn.Module) -> dict[str, Tensor]:
     state.pop("embeddings.mask_token", None)  # DINOv2's, which takes no part in classification
     for name in ("class_token", "distillation_token", "registers", "positions.0.table"):
         if name in state:
-            state[name] = state[name][0]
+            state[name] = state[name].reshape(-1, state[name].shape[-1])
     state["patches.projection.weight"] = state["patches.projection.weight"].flatten(1)
     for packed, parts in PACKS.items():
         for first in [name for name in state if parts[0] in name]:

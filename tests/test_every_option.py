@@ -94,6 +94,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "CheckpointOptions.norm_eps": "tests/formats/test_load.py::test_overrides_that_a_checkpoint_contradicts_are_errors",
     "CheckpointOptions.num_heads": "tests/formats/test_load.py::test_overrides_that_a_checkpoint_contradicts_are_errors",
     "CheckpointOptions.grid": "tests/formats/test_load.py::test_overrides_that_a_checkpoint_contradicts_are_errors",
+    "CheckpointOptions.pool": "tests/formats/test_google.py::test_the_pool_is_assumed_where_tensors_do_not_show_it",
     "CheckpointOptions.class_names": "tests/commands/test_options.py::test_class_names_are_one_per_line_in_any_script",
     "data check data": "tests/commands/test_data_check.py::test_what_is_wrong_is_said_shown_and_listed",
     "data check model": "tests/commands/test_data_check.py::test_a_model_doubts_labels",

@@ -35,8 +35,9 @@ def test_without_options_the_checkpoint_is_loaded_unchanged(saved: str) -> None:
 
 
 def test_options_become_overrides() -> None:
-    options = CheckpointOptions(gelu="erf", norm_eps=1e-5, num_heads=3, grid="14x20", preprocess="imagenet")
-    assert options.overrides == Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 20), preprocess="imagenet")
+    options = CheckpointOptions(gelu="quick", norm_eps=1e-5, num_heads=3, grid="14x20", pool="first", preprocess="imagenet")
+    expected = Overrides(gelu="quick", norm_eps=1e-5, num_heads=3, grid=(14, 20), pool="first", preprocess="imagenet")
+    assert options.overrides == expected
     assert CheckpointOptions(preprocess="inception").overrides.preprocess == "inception"
     assert CheckpointOptions(preprocess="own.json").overrides.preprocess == Path("own.json")
 

@@ -107,7 +107,7 @@ def plain_vits(draw: st.DrawFn, pools: tuple[str, ...] = ("class",)) -> ViTConfi
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         num_channels=draw(st.sampled_from([1, 3])),
         num_classes=draw(st.integers(0, 4)),
-        gelu=draw(st.sampled_from(["tanh", "erf"])),
+        gelu=draw(st.sampled_from(["tanh", "erf", "quick"])),
         norm_eps=draw(st.sampled_from([1e-6, 1e-5, 1e-12])),
         pool=draw(st.sampled_from(pools)),
         position=draw(st.sampled_from(["learned-1d", "learned-1d", "learned-2d", "sincos-2d", "none"])),
@@ -117,18 +117,26 @@ def plain_vits(draw: st.DrawFn, pools: tuple[str, ...] = ("class",)) -> ViTConfi
 
 @st.composite
 def vits(draw: st.DrawFn) -> ViTConfig:
-    plain = draw(plain_vits(("class", "class", "mean", "map")))
+    plain = draw(plain_vits(("class", "class", "mean", "map", "first")))
     distillation = plain.pool == "class" and draw(st.booleans())
     hidden_head = not distillation and draw(st.booleans())
-    has_plain_head = not (plain.pool == "map" or distillation or hidden_head)
+    has_plain_head = not (plain.pool in ("map", "first") or distillation or hidden_head)
+    num_registers = draw(st.sampled_from([0, 0, 2]))
+    can_place_registers = num_registers > 0 and plain.position.startswith("learned") and plain.class_position is None
+    pre_norm = draw(st.sampled_from([False, False, True]))
     return replace(
         plain,
         readout_layers=(plain.depth - 1,) if has_plain_head and draw(st.integers(0, 4)) == 0 else (),
         mlp=draw(st.sampled_from(["gelu", "gelu", "swiglu"])),
         norm_after_pool=plain.pool == "mean" and draw(st.booleans()),
         hidden_head=hidden_head,
-        class_token=plain.pool == "class" or draw(st.booleans()),
-        num_registers=draw(st.sampled_from([0, 0, 2])),
+        hidden_head_dim=draw(st.sampled_from([None, 10])) if hidden_head else None,
+        pre_norm=pre_norm,
+        patch_bias=not pre_norm,
+        qkv_bias=draw(st.sampled_from([True, True, False])),
+        class_token=plain.pool == "class" or (plain.pool != "first" and draw(st.booleans())),
+        num_registers=num_registers,
+        register_position=can_place_registers and draw(st.booleans()),
         distillation_token=distillation,
         layer_scale=draw(st.sampled_from([None, None, 1e-5])),
     )
@@ -160,12 +168,14 @@ def hybrids(draw: st.DrawFn) -> HybridConfig:
 
 @st.composite
 def resnets(draw: st.DrawFn) -> ResNetConfig:
+    style = draw(st.sampled_from(["pre-activation", "pre-activation", "post-activation"]))
     return ResNetConfig(
         stages=draw(st.sampled_from([(1,), (2, 1), (1, 1, 2)])),
         width_factor=draw(st.sampled_from([0.125, 0.25, 0.5])),
-        style=draw(st.sampled_from(["pre-activation", "pre-activation", "post-activation"])),
+        style=style,
         num_classes=draw(st.integers(0, 4)),
         num_channels=draw(st.sampled_from([1, 3])),
         image_size=draw(st.tuples(st.integers(8, 40), st.integers(8, 40))),
         num_groups=draw(st.sampled_from([4, 8, 32])),
+        pool_padding="none" if style == "pre-activation" and draw(st.integers(0, 3)) == 0 else "zeros",
     )

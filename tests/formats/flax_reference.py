@@ -13,8 +13,18 @@ Array = NDArray[np.float64]
 Arrays = Mapping[str, Array]
 
 
-def run_vit(arrays: Arrays, images: Array, block_names: tuple[str, str, str, str], *, big_vision: bool = False) -> Array:
-    """Return logits of images (B, H, W, C); the names of the arrays determine every option."""
+def run_vit(
+    arrays: Arrays,
+    images: Array,
+    block_names: tuple[str, str, str, str],
+    *,
+    big_vision: bool = False,
+    reads_first: bool = False,
+) -> Array:
+    """Return logits of images (B, H, W, C), or features; the names of the arrays determine nearly every option.
+
+    `reads_first` is big_vision's pool_type "0".
+    """
     x = images
     if "conv_root/kernel" in arrays:
         x = run_stem(arrays, x)
@@ -40,10 +50,33 @@ def run_vit(arrays: Arrays, images: Array, block_names: tuple[str, str, str, str
         y = y + run_mlp(arrays, "MAPHead_0/MlpBlock_0", normalise(arrays, "MAPHead_0/LayerNorm_0", y))
         features = y[:, 0]
     else:
-        features = x[:, 0] if "cls" in arrays else x.mean(axis=1)
+        features = x[:, 0] if "cls" in arrays or reads_first else x.mean(axis=1)
     if "pre_logits/kernel" in arrays:
         features = np.tanh(features @ arrays["pre_logits/kernel"] + arrays["pre_logits/bias"])
-    return features @ arrays["head/kernel"] + arrays["head/bias"]
+    return features @ arrays["head/kernel"] + arrays["head/bias"] if "head/kernel" in arrays else features
+
+
+def run_bit(arrays: Arrays, images: Array) -> Array:
+    """Return logits of the post-activation ResNet of big_vision's `bit.py`."""
+    return run_stem(arrays, images).mean(axis=(1, 2)) @ arrays["head/kernel"] + arrays["head/bias"]
+
+
+def run_bit_paper(arrays: Arrays, images: Array) -> Array:
+    """Return logits of the pre-activation ResNet of big_vision's `bit_paper.py`, whose pool pads with minus infinity."""
+    x = pad(convolve(pad(images, 3), standardise_bit(arrays["root_block/conv_root/kernel"]), 2, "VALID"), 1, -np.inf)
+    x = windows(x, 3, 2).max(axis=(-2, -1))
+    for block, unit in sorted({tuple(name.split("/")[:2]) for name in arrays if name.startswith("block")}):
+        name = f"{block}/{unit}"
+        kernels = {part: standardise_bit(arrays[f"{name}/{part}/kernel"]) for part in ("conv1", "conv2", "conv3")}
+        stride = 2 if unit == "unit01" and block != "block1" else 1
+        y = relu(group_normalise(arrays, f"{name}/gn1", x, 1e-5))
+        if f"{name}/conv_proj/kernel" in arrays:
+            x = convolve(y, standardise_bit(arrays[f"{name}/conv_proj/kernel"]), stride, "VALID")
+        y = relu(group_normalise(arrays, f"{name}/gn2", convolve(y, kernels["conv1"], 1, "VALID"), 1e-5))
+        y = relu(group_normalise(arrays, f"{name}/gn3", convolve(pad(y, 1), kernels["conv2"], stride, "VALID"), 1e-5))
+        x = x + convolve(y, kernels["conv3"], 1, "VALID")
+    x = relu(group_normalise(arrays, "norm-pre-head", x, 1e-5))
+    return x.mean(axis=(1, 2)) @ arrays["head/kernel"] + arrays["head/bias"]
 
 
 def normalise(arrays: Arrays, name: str, x: Array) -> Array:
@@ -96,12 +129,16 @@ def standardise(kernel: Array) -> Array:
     return (kernel - kernel.mean(axis=axes)) / (kernel.std(axis=axes) + 1e-5)
 
 
-def group_normalise(arrays: Arrays, name: str, x: Array) -> Array:
+def standardise_bit(kernel: Array) -> Array:
+    return (kernel - kernel.mean(axis=(0, 1, 2))) / np.sqrt(kernel.var(axis=(0, 1, 2)) + 1e-10)
+
+
+def group_normalise(arrays: Arrays, name: str, x: Array, eps: float = 1e-6) -> Array:
     channels = x.shape[-1]
     groups = max(g for g in range(1, 33) if channels % g == 0)
     y = x.reshape(*x.shape[:3], groups, channels // groups)
     mean, variance = y.mean(axis=(1, 2, 4), keepdims=True), y.var(axis=(1, 2, 4), keepdims=True)
-    y = ((y - mean) / np.sqrt(variance + 1e-6)).reshape(x.shape)
+    y = ((y - mean) / np.sqrt(variance + eps)).reshape(x.shape)
     return y * arrays[f"{name}/scale"].reshape(-1) + arrays[f"{name}/bias"].reshape(-1)
 
 
@@ -109,6 +146,10 @@ def pad_same(x: Array, kernel: int, stride: int, value: float) -> Array:
     margins = [max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in x.shape[1:3]]
     sides = [(margin // 2, margin - margin // 2) for margin in margins]
     return np.pad(x, [(0, 0), *sides, (0, 0)], constant_values=value)
+
+
+def pad(x: Array, margin: int, value: float = 0.0) -> Array:
+    return np.pad(x, [(0, 0), (margin, margin), (margin, margin), (0, 0)], constant_values=value)
 
 
 def windows(x: Array, kernel: int, stride: int) -> Array:

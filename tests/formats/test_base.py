@@ -17,7 +17,7 @@ from vitrine.formats.base import (
 )
 from vitrine.formats.config import Overrides
 from vitrine.formats.tensor_files import LazyTensor
-from vitrine.models.config import Position, ViTConfig
+from vitrine.models.config import Pool, Position, ViTConfig
 from vitrine.models.registry import VARIANTS, build_model
 
 
@@ -165,6 +165,17 @@ def test_both_readout_tokens_are_folded() -> None:
     assert config.num_position_rows == 0
     torch.testing.assert_close(state["class_token"], old["class_token"] + old[TABLE][:1])
     torch.testing.assert_close(state["distillation_token"], old["distillation_token"] + old[TABLE][1:2])
+
+
+@pytest.mark.parametrize("position", ["learned-1d", "learned-2d"])
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_positions_of_registers_are_folded_into_them(position: Position, pool: Pool) -> None:
+    model = build_filled(ViTConfig(**SMALL, num_registers=2, register_position=True, position=position, pool=pool))
+    config, state = positions_to_table(model, "fold")
+    assert (config.num_position_rows, len(state[TABLE])) == (0, 36)
+    folded = build_model(config).eval()
+    folded.load_state_dict(state)
+    torch.testing.assert_close(run(folded), run(model), rtol=1e-6, atol=1e-6)
 
 
 def test_a_complete_table_is_not_copied() -> None:

@@ -11,6 +11,8 @@ from transformers import BitConfig, BitForImageClassification
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
+from tests.formats.flax_reference import run_bit, run_bit_paper
+from tests.formats.test_google import draw
 from vitrine.core.console import VitrineWarning
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ResNetConfig
@@ -75,9 +77,8 @@ def test_names_and_shapes_are_the_released_ones(peer: BitForImageClassification,
 
 
 def test_other_models_are_unsupported(tmp_path: Path) -> None:
-    for config in (cases.VIT, ResNetConfig(stages=(1,), style="post-activation")):
-        with pytest.raises(ValueError, match="bit cannot hold"):
-            save_quietly(make_checkpoint(config), tmp_path / "a.npz", "bit")
+    with pytest.raises(ValueError, match="bit cannot hold"):
+        save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.npz", "bit")
 
 
 def test_a_missing_unit_is_named(tmp_path: Path) -> None:
@@ -87,3 +88,70 @@ def test_a_missing_unit_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", **arrays)
     with pytest.raises(ValueError, match="missing: resnet/block2/unit01/b/group_norm/gamma"):
         load_quietly(tmp_path / "b.npz")
+
+
+# big_vision's two ResNets, as `bit_paper.py` and `bit.py` name them.
+SIZES: dict[str, Any] = {"stages": (2, 1), "width_factor": 0.5, "num_classes": 5, "image_size": (40, 56)}
+BIG_VISION = {
+    "bit_paper.py": (ResNetConfig(**SIZES, pool_padding="none"), run_bit_paper),
+    "bit.py": (ResNetConfig(**SIZES, style="post-activation"), run_bit),
+}
+
+
+def draw_big_vision(name: str) -> dict[str, Any]:
+    """Draw random arrays with the names and shapes of big_vision's files, written out by hand."""
+    shapes: dict[str, tuple[int, ...]] = {"head/kernel": (256, 5), "head/bias": (5,)}
+    units = [("block1", 1, 32, 32, True), ("block1", 2, 128, 32, False), ("block2", 1, 128, 64, True)]
+    if name == "bit_paper.py":
+        shapes |= {"root_block/conv_root/kernel": (7, 7, 3, 32)} | norm_shapes("norm-pre-head", 1, 1, 1, 256)
+    else:
+        shapes |= {"conv_root/kernel": (7, 7, 3, 32)} | norm_shapes("gn_root", 32)
+    for block, number, in_dim, mid_dim, has_projection in units:
+        unit = f"{block}/unit{number:02d}" if name == "bit_paper.py" else f"{block}/unit{number}"
+        shapes |= {f"{unit}/conv1/kernel": (1, 1, in_dim, mid_dim), f"{unit}/conv2/kernel": (3, 3, mid_dim, mid_dim)}
+        shapes |= {f"{unit}/conv3/kernel": (1, 1, mid_dim, 4 * mid_dim)}
+        if has_projection:
+            shapes |= {f"{unit}/conv_proj/kernel": (1, 1, in_dim, 4 * mid_dim)}
+        if name == "bit_paper.py":
+            for index, dim in enumerate((in_dim, mid_dim, mid_dim), start=1):
+                shapes |= norm_shapes(f"{unit}/gn{index}", 1, 1, 1, dim)
+        else:
+            for norm, dim in (("gn1", mid_dim), ("gn2", mid_dim), ("gn3", 4 * mid_dim)):
+                shapes |= norm_shapes(f"{unit}/{norm}", dim)
+            shapes |= norm_shapes(f"{unit}/gn_proj", 4 * mid_dim) if has_projection else {}
+    return draw(shapes)
+
+
+def norm_shapes(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}/scale": shape, f"{name}/bias": shape}
+
+
+@pytest.mark.parametrize("name", BIG_VISION)
+def test_files_of_big_vision_compute_the_same_in_numpy(name: str, tmp_path: Path) -> None:
+    config, reference = BIG_VISION[name]
+    arrays = draw_big_vision(name)
+    np.savez(tmp_path / "bit.npz", **{f"params/{key}": array for key, array in arrays.items()})
+    checkpoint = load_quietly(tmp_path / "bit.npz", image_size=config.image_size)
+    assert checkpoint.model.config == config
+    assert checkpoint.preprocessing.resize == round(256 / 224 * 40)
+    images = np.random.default_rng(1).standard_normal((2, 40, 56, 3))
+    expected = reference({key: np.asarray(array, dtype=np.float64) for key, array in arrays.items()}, images)
+    with torch.no_grad():
+        actual = checkpoint.model(torch.from_numpy(images).permute(0, 3, 1, 2).float())
+    # NumPy computes in float64: the tolerance absorbs the rounding of float32.
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", BIG_VISION)
+def test_files_of_big_vision_are_written_as_they_were(name: str, tmp_path: Path) -> None:
+    arrays = draw_big_vision(name)
+    np.savez(tmp_path / "bit.npz", **arrays)
+    checkpoint = load_quietly(tmp_path / "bit.npz")
+    save_quietly(checkpoint, tmp_path / "again.npz", "bit")
+    written = dict(np.load(tmp_path / "again.npz"))
+    assert written.keys() == arrays.keys()
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(written[key], array)
+    for fmt in ("timm", "hf"):
+        with pytest.raises(ValueError, match=f"{fmt} cannot hold"):
+            save_quietly(checkpoint, tmp_path / f"out{cases.ENDINGS[fmt]}", fmt)

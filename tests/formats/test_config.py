@@ -13,14 +13,15 @@ from vitrine.formats.config import Overrides
 @pytest.mark.parametrize("preprocess", ["imagenet", "inception", Path("a.json"), build_imagenet_preprocessing((224, 224))])
 def test_valid_overrides(preprocess: object) -> None:
     assert set(vars(Overrides()).values()) == {None}
-    overrides = Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), preprocess=preprocess)
-    assert tuple(vars(overrides).values()) == ("erf", 1e-5, 3, (14, 21), preprocess)
+    overrides = Overrides(gelu="erf", norm_eps=1e-5, num_heads=3, grid=(14, 21), pool="first", preprocess=preprocess)
+    assert tuple(vars(overrides).values()) == ("erf", 1e-5, 3, (14, 21), "first", preprocess)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("gelu", "quick"),
+        ("gelu", "fast"),
+        ("pool", "class"),
         ("norm_eps", 0.0),
         ("norm_eps", float("nan")),
         ("norm_eps", "1e-6"),

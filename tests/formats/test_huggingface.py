@@ -69,6 +69,7 @@ def draw(*shape: int) -> torch.Tensor:
         {"image_size": 28},
         {"image_size": (20, 36)},
         {"image_size": 28, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_channels": 1},
+        {"image_size": 28, "hidden_act": "quick_gelu", "qkv_bias": False},
     ],
 )
 @torch.no_grad()
@@ -149,7 +150,9 @@ WRITTEN = [
     (ViTForImageClassification, {"num_classes": 6, "image_size": (20, 36), "gelu": "erf", "norm_eps": 1e-12}),
     (ViTForImageClassification, {"num_classes": 6, "class_position": False, "num_channels": 1}),
     (DeiTForImageClassificationWithTeacher, {"num_classes": 6, "distillation_token": True}),
+    (ViTForImageClassification, {"num_classes": 6, "qkv_bias": False, "gelu": "quick"}),
     (ViTModel, {"num_classes": 0, "hidden_head": True}),
+    (ViTModel, {"num_classes": 0, "hidden_head": True, "hidden_head_dim": 10}),
 ]
 
 
@@ -227,7 +230,9 @@ def test_a_wrong_config_is_an_error(changes: dict[str, Any], message: str, tmp_p
         load_quietly(tmp_path / "out")
 
 
-@pytest.mark.parametrize("changes", [{"pool": "mean"}, {"num_registers": 1}, {"hidden_head": True}, {"mlp": "swiglu"}])
+@pytest.mark.parametrize(
+    "changes", [{"pool": "mean"}, {"num_registers": 1}, {"hidden_head": True}, {"mlp": "swiglu"}, {"pre_norm": True}]
+)
 def test_unsupported_models(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="hf cannot hold"):
         save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "out", "hf")

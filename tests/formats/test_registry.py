@@ -52,7 +52,7 @@ def assert_detected(config: ModelConfig) -> None:
         names = written_names(fmt, model)
         if names:
             assert [other.name for other in FORMATS.values() if other.matches(names)] == [fmt.name]
-            assert detect_format(names, "the file") is fmt
+            assert detect_format(names, "the file") is fmt  # which also means that no other family is recognised
             assert len(set(names)) == len(names)
 
 

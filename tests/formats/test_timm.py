@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
     Dinov2WithRegistersConfig,
@@ -44,6 +46,7 @@ RENAMES = [
     (r"\.mlp\.(hidden|gate_hidden)\.", ".mlp.fc1."),
     (r"\.mlp\.out\.", ".mlp.fc2."),
     (r"^head_distillation\.", "head_dist."),
+    (r"^pre_norm\.", "norm_pre."),
 ]
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
@@ -143,14 +146,14 @@ def test_an_unknown_number_of_heads(tmp_path: Path) -> None:
 
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7))
-    state = as_timm(peer) | {"norm_pre.weight": torch.ones(128), "blocks.0.attn.q_norm.weight": torch.ones(64)}
+    state = as_timm(peer) | {"other.weight": torch.ones(128), "blocks.0.attn.q_norm.weight": torch.ones(64)}
     state["norm.weight"] = torch.ones(64)
     del state["blocks.1.mlp.fc2.bias"]
     save_file(state, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="so nothing was loaded") as error:
         load_quietly(tmp_path / "a.safetensors")
     assert "missing: blocks.1.mlp.fc2.bias; " in str(error.value)
-    assert "unexpected: blocks.0.attn.q_norm.weight, norm_pre.weight; " in str(error.value)
+    assert "unexpected: blocks.0.attn.q_norm.weight, other.weight; " in str(error.value)
     assert "wrong shape: norm.weight (64) instead of (128)." in str(error.value)
 
 
@@ -168,6 +171,8 @@ def test_a_training_checkpoint(tmp_path: Path) -> None:
         {"pool": "map", "num_registers": 1},
         {"position": "relative"},
         {"pool": "mean", "class_token": True},
+        {"pre_norm": True},
+        {"patch_bias": False},
     ],
 )
 def test_unsupported_models(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -175,61 +180,88 @@ def test_unsupported_models(changes: dict[str, Any], tmp_path: Path) -> None:
         save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, **changes)), tmp_path / "a.safetensors", "timm")
 
 
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
-def test_config_states_the_preprocessing(crop_mode: str, tmp_path: Path) -> None:
-    save_quietly(make_checkpoint(configs.ViTConfig(**cases.SMALL, gelu="erf")), tmp_path / "model.safetensors", "timm")
-    forget(tmp_path / "model.safetensors")
-    cfg = {
-        "input_size": [3, 24, 24],
-        "crop_pct": 0.9,
-        "crop_mode": crop_mode,
-        "interpolation": "bilinear",
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
-    }
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
-    with pytest.warns(VitrineWarning, match=r"defaults of timm: erf GELU .*1e-06 \(--norm-eps\)\.$"):
-        checkpoint = load_checkpoint(tmp_path, overrides=Overrides(num_heads=2))
-    assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
-    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
-    assert checkpoint.model.config.gelu == "erf"
+@torch.no_grad()
+@pytest.mark.parametrize("gelu", ["quick", "erf"])
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_image_towers_of_clip(gelu: Any, is_bare: bool, tmp_path: Path) -> None:
+    sizes = {**SIZES, "hidden_act": "quick_gelu" if gelu == "quick" else "gelu"}
+    peer = build_peer(CLIPVisionModel, CLIPVisionConfig(**sizes))
+    save_file(as_timm(peer), tmp_path / "model.safetensors")
+    overrides = Overrides(gelu=gelu) if is_bare else Overrides()
+    if not is_bare:
+        name = "vit_base_patch16_clip_quickgelu_224" if gelu == "quick" else "vit_base_patch16_clip_224"
+        cfg = {"input_size": [3, 48, 48], "mean": [0.5] * 3, "std": [0.5] * 3}
+        (tmp_path / "config.json").write_text(json.dumps({"architecture": name, "pretrained_cfg": cfg}))
+    with pytest.warns(VitrineWarning) as caught:
+        checkpoint = load_checkpoint(tmp_path, overrides=overrides)
+    text = str(caught[0].message)
+    assert ("epsilon 1e-05" in text, "CLIP's mean" in text) == (is_bare, is_bare)
+    assert (checkpoint.model.config.pre_norm, checkpoint.model.config.patch_bias) == (True, False)
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(checkpoint.model(images), peer(images).pooler_output, rtol=1e-5, atol=1e-5)
 
 
-def write_hub_folder(config: configs.ViTConfig, folder: Path, **stated: Any) -> Any:
-    """Write a folder like timm's on the hub, with our weights."""
-    checkpoint = make_checkpoint(config)
-    save_quietly(checkpoint, folder / "model.safetensors", "timm")
-    forget(folder / "model.safetensors")
-    cfg = {"input_size": [3, 24, 24], "crop_pct": 1.0, "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
-    (folder / "config.json").write_text(json.dumps({"architecture": "vit", "pretrained_cfg": cfg, **stated}))
-    return checkpoint
+@torch.no_grad()
+def test_projections_without_bias(tmp_path: Path) -> None:
+    peer = build_peer(ViTForImageClassification, ViTConfig(**SIZES, num_labels=7, layer_norm_eps=1e-6, qkv_bias=False))
+    save_file(as_timm(peer), tmp_path / "vit.safetensors")
+    model = load_quietly(tmp_path / "vit.safetensors").model
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("has_class_token", [True, False])
+def test_positions_of_registers(has_class_token: bool, tmp_path: Path) -> None:
+    """timm's positions cover all prefix tokens, unless no_embed_class: the same as adding them to the tokens beforehand."""
+    sizes = {**SIZES, "intermediate_size": 512}
+    config = Dinov2WithRegistersConfig(**{**sizes, "mlp_ratio": 4}, num_register_tokens=3, layer_norm_eps=1e-6)
+    state = as_timm(build_peer(Dinov2WithRegistersModel, config))
+    class_row, patch_rows = state["pos_embed"].reshape(1, -1, 128).split([1, 36], dim=1)
+    register_rows = torch.randn(1, 3, 128)
+    folded = state | {"reg_token": state["reg_token"] + register_rows}
+    state["pos_embed"] = torch.cat([class_row, register_rows, patch_rows], dim=1)
+    if not has_class_token:
+        state["pos_embed"], folded["pos_embed"] = state["pos_embed"][:, 1:], patch_rows
+        for tensors in (state, folded):
+            del tensors["cls_token"]
+    save_file(state, tmp_path / "a.safetensors")
+    save_file({name: tensor.contiguous() for name, tensor in folded.items()}, tmp_path / "b.safetensors")
+    model, expected = (load_quietly(tmp_path / f"{name}.safetensors").model for name in "ab")
+    assert (model.config.register_position, expected.config.register_position) == (True, False)
+    torch.testing.assert_close(run(model), run(expected), rtol=0, atol=0)
+    save_quietly(make_checkpoint(model.config), tmp_path / "c.safetensors", "timm")
+    assert load_quietly(forget(tmp_path / "c.safetensors"), Overrides(num_heads=2)).model.config == model.config
+
+
+def test_tanh_gelu_of_siglip_models_without_their_config(tmp_path: Path) -> None:
+    """timm's SigLIP models have erf apart from some, which are recognised by their sizes."""
+    sizes: dict[str, Any] = {"depth": 1, "mlp_dim": 8, "num_heads": 12, "pool": "map", "num_classes": 0}
+    for patch_size, pool, gelu in ((32, "map", "tanh"), (16, "map", "erf"), (32, "mean", "tanh"), (32, "class", "erf")):
+        config = configs.ViTConfig(width=768, patch_size=patch_size, image_size=(64, 64), **{**sizes, "pool": pool})
+        save_quietly(make_checkpoint(config), tmp_path / "a.safetensors", "timm")
+        with pytest.warns(VitrineWarning, match=rf"{gelu} GELU \(--gelu\)"):
+            assert load_checkpoint(forget(tmp_path / "a.safetensors")).model.config.gelu == gelu
+        (tmp_path / "a.safetensors").unlink()
 
 
 @pytest.mark.parametrize(
-    ("changes", "stated"),
+    ("changes", "reason"),
     [
-        ({"gelu": "erf"}, {"model_args": {"num_heads": 4, "depth": 2}}),
-        ({"gelu": "tanh"}, {"model_args": {"num_heads": 4, "act_layer": "gelu_tanh"}}),
-        ({"gelu": "tanh", "pool": "map"}, {"architecture": "vit_base_patch32_siglip_256", "model_args": {"num_heads": 4}}),
-        ({"gelu": "erf", "image_size": (12, 20)}, {"model_args": {"num_heads": 4, "img_size": [12, 20]}}),
+        ({"blocks.0.norm1.bias": None}, "RMSNorm"),
+        ({"blocks.3.proj.weight": (2, 2)}, "Hiera"),
+        ({"blocks.0.attn.qkv.bias": None, "fc_norm.weight": (128,), "cls_token": None}, "rpn"),
     ],
 )
-def test_config_states_model_arguments(changes: dict[str, Any], stated: dict[str, Any], tmp_path: Path) -> None:
-    config = configs.ViTConfig(**{**cases.SMALL, "num_heads": 4, **changes}, num_classes=3)
-    checkpoint = write_hub_folder(config, tmp_path, **stated)
-    again = load_quietly(tmp_path)
-    assert again.model.config == config
-    torch.testing.assert_close(run(again.model), run(checkpoint.model), rtol=0, atol=0)
-
-
-def test_config_states_mean_pooling(tmp_path: Path) -> None:
-    config = configs.ViTConfig(**cases.SMALL, gelu="erf")
-    write_hub_folder(config, tmp_path, global_pool="avg", model_args={"num_heads": 2, "fc_norm": False})
-    model = load_quietly(tmp_path).model
-    assert (model.config.pool, model.config.norm_after_pool, model.config.has_class_token) == ("mean", False, True)
-
-
-def test_unknown_model_arguments_are_errors(tmp_path: Path) -> None:
-    write_hub_folder(configs.ViTConfig(**cases.SMALL), tmp_path, model_args={"num_heads": 2, "qk_norm": True})
-    with pytest.raises(ValueError, match="qk_norm"):
-        load_quietly(tmp_path)
+def test_the_true_reason_is_given(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    """Neither --grid nor --num-heads can help here."""
+    peer = build_peer(ViTForImageClassification, ViTConfig(**{**SIZES, "hidden_size": 96, "num_attention_heads": 3}))
+    state = as_timm(peer)
+    for name, shape in changes.items():
+        state.pop(name, None)
+        if shape is not None:
+            state[name] = torch.ones(shape)
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=reason) as error:
+        load_quietly(tmp_path / "a.safetensors")
+    assert "--" not in str(error.value)

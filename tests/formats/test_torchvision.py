@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 
 from tests.filling import fill_randomly
 from tests.formats import cases
-from tests.formats.cases import load_quietly, make_checkpoint, run, save_quietly
+from tests.formats.cases import forget, load_quietly, make_checkpoint, run, save_quietly
 from vitrine.core.console import VitrineWarning
+from vitrine.formats.config import Overrides
 from vitrine.formats.load import load_checkpoint
 from vitrine.models.config import ViTConfig
 
@@ -96,7 +98,18 @@ def test_a_class_token_without_a_position_gets_one_of_zeros(tmp_path: Path) -> N
     torch.testing.assert_close(run(again), run(checkpoint.model), rtol=1e-6, atol=1e-6)
 
 
+UNSUPPORTED: tuple[dict[str, Any], ...] = ({"pool": "mean"}, {"pre_norm": True}, {"patch_bias": False}, {"qkv_bias": False})
+
+
+def test_a_hidden_head_of_another_width(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(ViTConfig(**cases.SMALL, hidden_head=True, hidden_head_dim=10, num_classes=5, gelu="erf"))
+    save_quietly(checkpoint, tmp_path / "out.safetensors", "torchvision")
+    again = load_quietly(forget(tmp_path / "out.safetensors"), Overrides(num_heads=2)).model
+    assert again.config == checkpoint.model.config
+    torch.testing.assert_close(run(again), run(checkpoint.model), rtol=0, atol=0)
+
+
 def test_unsupported_models(tmp_path: Path) -> None:
-    for config in (cases.BIT, cases.HYBRID, ViTConfig(**cases.SMALL, pool="mean")):
+    for config in (cases.BIT, cases.HYBRID, *(ViTConfig(**cases.SMALL, **changes) for changes in UNSUPPORTED)):
         with pytest.raises(ValueError, match="torchvision cannot hold"):
             save_quietly(make_checkpoint(config), tmp_path / "a.pth", "torchvision")

@@ -105,7 +105,12 @@ EXAFLOPS = [
 # One config for each option that changes a count.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "hidden head": ("ViT-Ti/16", {"hidden_head": True}),
+    "wide hidden head": ("ViT-Ti/16", {"hidden_head": True, "hidden_head_dim": 300}),
     "no head": ("ViT-Ti/16", {"num_classes": 0}),
+    "first patch": ("ViT-Ti/16", {"pool": "first"}),
+    "pre-norm": ("ViT-Ti/16", {"pre_norm": True, "patch_bias": False, "gelu": "quick"}),
+    "no qkv bias": ("ViT-Ti/16", {"qkv_bias": False}),
+    "positions of registers": ("ViT-Ti/16", {"num_registers": 3, "register_position": True}),
     "mean pool": ("ViT-Ti/16", {"pool": "mean"}),
     "norm after pool": ("ViT-Ti/16", {"pool": "mean", "norm_after_pool": True, "class_token": True}),
     "attention pool": ("ViT-Ti/16", {"pool": "map", "num_registers": 4}),

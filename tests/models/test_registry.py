@@ -131,11 +131,15 @@ def test_any_model_survives(config: ModelConfig) -> None:
     assert_survives(config)
 
 
-def test_every_field_is_written_and_readout_only_where_it_is_set() -> None:
-    assert config_to_json(cases.BIT) == {"kind": "resnet", **vars(cases.BIT)}
+def test_every_field_is_written_and_optional_ones_only_where_they_are_set() -> None:
+    bit = config_to_json(cases.BIT)
+    assert {"kind": "resnet", **vars(cases.BIT)} == {**bit, "pool_padding": "zeros"}
+    assert "pool_padding" not in bit
     plain = config_to_json(cases.VIT)
-    assert {"kind": "vit", **vars(cases.VIT)} == {**plain, "readout_layers": (), "readout": None}
-    assert not {"readout_layers", "readout"} & plain.keys()
+    unset = {"readout_layers": (), "readout": None, "hidden_head_dim": None, "pre_norm": False}
+    unset |= {"patch_bias": True, "qkv_bias": True, "register_position": False}
+    assert {"kind": "vit", **vars(cases.VIT)} == {**plain, **unset}
+    assert not unset.keys() & plain.keys()
     config = resolve_config(cases.VIT, readout_layers=(0, 1), readout="both")
     assert through_json(config_to_json(config)) == {**through_json(plain), "readout_layers": [0, 1], "readout": "both"}
     assert_survives(config)

@@ -132,3 +132,15 @@ def test_small_resnets_take_any_stages_and_width() -> None:
         for style in ("pre-activation", "post-activation"):
             model = build_filled("R50x1", image_size=(40, 33), num_classes=3, style=style, **changes)
             assert model(torch.randn(2, 3, 40, 33)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("pool_padding", ["zeros", "none"])
+@torch.no_grad()
+def test_what_the_pool_of_the_root_sees_beyond_the_edges(pool_padding: str) -> None:
+    model = build_filled("R50x1", image_size=(37, 50), **SMALL, pool_padding=pool_padding)
+    images = torch.randn(2, 3, 37, 50, generator=torch.Generator().manual_seed(0)) - 1
+    features = model.root.conv(images)
+    padded = features if pool_padding == "none" else F.pad(features, (1, 1, 1, 1))
+    # torch's own padding of a pool is minus infinity.
+    expected = F.max_pool2d(padded, 3, 2, padding=int(pool_padding == "none"))
+    torch.testing.assert_close(model.root(images), expected, rtol=0, atol=0)

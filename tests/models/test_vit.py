@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
     Dinov2WithRegistersConfig,
@@ -42,12 +44,37 @@ def images() -> Tensor:
 SIZES: dict[str, Any] = {"width": 96, "depth": 3, "num_heads": 4, "mlp_dim": 200, "num_classes": 7, "image_size": (96, 112)}
 
 
-@pytest.mark.parametrize(("gelu", "peer_gelu"), [("erf", "gelu"), ("tanh", "gelu_pytorch_tanh")])
+@pytest.mark.parametrize(("gelu", "peer_gelu"), [("erf", "gelu"), ("tanh", "gelu_pytorch_tanh"), ("quick", "quick_gelu")])
 @torch.no_grad()
 def test_logits_equal_hugging_face(gelu: str, peer_gelu: str, images: Tensor) -> None:
     peer = build_peer(hidden_act=peer_gelu)
     model = load_peer_weights(build_model("ViT-B/16", gelu=gelu, **SIZES), peer)
     torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_projections_without_bias_equal_hugging_face(images: Tensor) -> None:
+    peer = build_peer(qkv_bias=False)
+    model = load_peer_weights(build_model("ViT-B/16", gelu="erf", qkv_bias=False, **SIZES), peer)
+    torch.testing.assert_close(model(images), peer(images).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_norm_before_the_blocks_equals_hugging_faces_clip() -> None:
+    config = CLIPVisionConfig(
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=100, image_size=96, patch_size=16
+    )
+    peer = CLIPVisionModel(config).eval()
+    fill_randomly(peer)
+    sizes = {"width": 48, "depth": 2, "num_heads": 4, "mlp_dim": 100, "image_size": 96, "num_classes": 0}
+    options = {"pre_norm": True, "patch_bias": False, "gelu": "quick", "norm_eps": 1e-5}
+    model = load_peer_weights(build_model("ViT-B/16", **sizes, **options), peer)
+    images = torch.randn(2, 3, 96, 96)
+    theirs = peer(images, output_hidden_states=True)
+    torch.testing.assert_close(model(images), theirs.pooler_output, rtol=1e-5, atol=1e-5)
+    embedding = model.encode(images, keep=("embedding",)).kept["embedding"]
+    torch.testing.assert_close(embedding, theirs.hidden_states[0], rtol=1e-5, atol=1e-5)
+    assert model.block_index("pre_norm.weight") == 0
 
 
 @torch.no_grad()
@@ -142,6 +169,26 @@ def test_pools_read_class_token_mean_or_attention(pool: str, images: Tensor) -> 
 
 
 @torch.no_grad()
+def test_the_first_patch_is_read_by_its_pool(images: Tensor) -> None:
+    model = build_filled("ViT-B/16", pool="first", num_registers=2, **SIZES)
+    encoded = model.encode(images)
+    torch.testing.assert_close(model(images), encoded.tokens[:, 2] @ model.head.weight.T + model.head.bias)
+
+
+@torch.no_grad()
+def test_positions_of_registers_are_added_to_the_registers(images: Tensor) -> None:
+    model = build_filled("ViT-B/16", num_registers=2, register_position=True, **SIZES)
+    folded = build_filled("ViT-B/16", num_registers=2, **SIZES)
+    state = model.state_dict()
+    table = state["positions.0.table"]
+    assert table.shape == (1 + 2 + 42, 96)
+    folded.load_state_dict(
+        state | {"positions.0.table": torch.cat([table[:1], table[3:]])} | {"registers": state["registers"] + table[1:3]}
+    )
+    torch.testing.assert_close(model(images), folded(images), rtol=0, atol=0)
+
+
+@torch.no_grad()
 def test_norm_after_pool_normalises_the_mean(images: Tensor) -> None:
     before = build_filled("ViT-B/16", pool="mean", **SIZES)
     after = build_filled("ViT-B/16", pool="mean", norm_after_pool=True, **SIZES)
@@ -162,6 +209,19 @@ def test_the_hidden_head_is_a_layer_and_tanh_and_goes_with_the_head(images: Tens
     assert model.config.hidden_head is False
     assert not any(name.startswith("hidden_head") for name in model.state_dict())
     torch.testing.assert_close(model.pool(encoded), encoded.tokens[:, 0])
+
+
+@torch.no_grad()
+def test_the_hidden_head_may_have_another_width(images: Tensor) -> None:
+    model = build_filled("ViT-B/16", hidden_head=True, hidden_head_dim=50, **SIZES)
+    encoded = model.encode(images)
+    dense = model.hidden_head.dense
+    hidden = torch.tanh(encoded.tokens[:, 0] @ dense.weight.T + dense.bias)
+    assert model.config.feature_dim == hidden.shape[1] == 50
+    torch.testing.assert_close(model(images), hidden @ model.head.weight.T + model.head.bias)
+    model.reset_head(4)
+    assert model.config.hidden_head_dim is None
+    assert model(images).shape == (2, 4)
 
 
 @torch.no_grad()

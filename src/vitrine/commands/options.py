@@ -9,6 +9,7 @@ from tyro.conf import arg
 from vitrine.core.console import parse_image_size, summarise_error
 from vitrine.evaluation.config import InferenceConfig
 from vitrine.formats.config import Overrides
+from vitrine.models.config import Gelu
 
 if TYPE_CHECKING:
     from vitrine.evaluation.intervals import Estimate
@@ -24,7 +25,7 @@ class CheckpointOptions:
     """Image size, e.g. 224 or 224x320 (height x width); position embeddings are resized."""
     preprocess: Annotated[str | None, arg(metavar="{imagenet,inception,FILE}")] = None
     """Preprocessing instead of the file's: imagenet, inception (values in [-1, 1]), or a JSON file."""
-    gelu: Literal["tanh", "erf"] | None = None
+    gelu: Gelu | None = None
     """Kind of GELU, if the file does not specify it."""
     norm_eps: float | None = None
     """Epsilon of LayerNorm, if the file does not specify it."""
@@ -32,6 +33,8 @@ class CheckpointOptions:
     """Number of attention heads, if the file does not specify it."""
     grid: Annotated[str | None, arg(metavar="ROWSxCOLUMNS")] = None
     """Grid of patches, e.g. 14x20, if the position embeddings are not of a square."""
+    pool: Literal["mean", "first"] | None = None
+    """Whether the head reads the mean of the patches or the first one, if the file does not specify it."""
     class_names: Annotated[Path | None, arg(metavar="FILE")] = None
     """Text file with one class name per line, in the order of the model's classes."""
 
@@ -43,6 +46,7 @@ class CheckpointOptions:
             norm_eps=self.norm_eps,
             num_heads=self.num_heads,
             grid=None if self.grid is None else parse_image_size(self.grid, "--grid"),
+            pool=self.pool,
             preprocess=self.preprocess if self.preprocess in ("imagenet", "inception", None) else Path(self.preprocess),
         )
 

@@ -20,7 +20,7 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.config import FormatName, Overrides
 from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
-from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.config import Gelu, HybridConfig, ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 from vitrine.models.positions import AddedPositions
 from vitrine.models.registry import VARIANTS
@@ -31,14 +31,22 @@ State = dict[str, Tensor]
 Stored = tuple[ModelConfig, State]
 """Config and state of a network as a format holds it."""
 TABLE = "positions.0.table"
+# Of the images that OpenAI's CLIP was trained on, used by its successors too.
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
-# Number of heads by width and MLP width: big_vision's So400m, g-opt and G-opt, then the paper's variants. The paper's `b` has
-# the sizes of S with other heads, but occurs only in its figure 4: S replaces it here.
-NUM_HEADS = {(1152, 4304): 16, (1536, 6144): 16, (1536, 8192): 16} | {
+# Number of heads by width and MLP width: big_vision's So400m, g-opt and G-opt, timm's models for tests, then the paper's
+# variants. The paper's `b` has the sizes of S with other heads, but occurs only in its figure 4: S replaces it here.
+NUM_HEADS = {(1152, 4304): 16, (1536, 6144): 16, (1536, 8192): 16, (64, 192): 2, (96, 192): 3, (96, 288): 3} | {
     (variant["width"], variant["mlp_dim"]): variant["num_heads"] for name, variant in VARIANTS.items() if name != "b"
 }
 # Settings that were assumed, in words.
-ASSUMED = {"gelu": "{} GELU", "norm_eps": "LayerNorm epsilon {:g}", "num_heads": "{} heads", "grid": "{0[0]} x {0[1]} patches"}
+ASSUMED = {
+    "gelu": "{} GELU",
+    "norm_eps": "LayerNorm epsilon {:g}",
+    "num_heads": "{} heads",
+    "grid": "{0[0]} x {0[1]} patches",
+    "pool": "{} pooling",
+}
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,8 @@ class InferredModel:
     config: ModelConfig
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None = None
+    tensors: Tensors | None = None
+    """The checkpoint's tensors without what the model does not use; None: all of them."""
 
 
 class CheckpointFormat:
@@ -151,7 +161,7 @@ class CheckpointFormat:
 
     name: FormatName
     container: Literal["npz", "torch", "folder"]
-    gelu: Literal["tanh", "erf"] = "tanh"
+    gelu: Gelu = "tanh"
     """GELU of the programs that use this format, for files that do not state it; `norm_eps` likewise. Default: the paper's."""
     norm_eps: float = 1e-6
 
@@ -180,17 +190,25 @@ class CheckpointFormat:
         return ValueError(f"The format {self.name} cannot hold {feature}: use another, e.g. --format vitrine, which holds all.")
 
     def resolve_vit(
-        self, foreign: ForeignCheckpoint, config: ViTConfig, gelu: Any = None, norm_eps: float | None = None
+        self,
+        foreign: ForeignCheckpoint,
+        config: ViTConfig,
+        gelu: Any = None,
+        norm_eps: float | None = None,
+        defaults: tuple[Gelu, float] | None = None,
     ) -> ViTConfig:
-        """Set GELU and LayerNorm epsilon of a ViT's config; the last arguments are what the checkpoint states."""
+        """Set GELU and LayerNorm epsilon of a ViT's config to what the checkpoint states, or by default to the format's."""
+        default_gelu, default_eps = defaults or (self.gelu, self.norm_eps)
         if config.mlp == "gelu":
-            config = replace(config, gelu=foreign.resolve("gelu", gelu, self.gelu))
-        return replace(config, norm_eps=foreign.resolve("norm_eps", norm_eps, self.norm_eps))
+            config = replace(config, gelu=foreign.resolve("gelu", gelu, default_gelu))
+        return replace(config, norm_eps=foreign.resolve("norm_eps", norm_eps, default_eps))
 
-    def require_transformer(self, config: ModelConfig, *rejected: str, hybrid: bool = False) -> ViTConfig:
+    def require_transformer(
+        self, config: ModelConfig, *rejected: str, hybrid: bool = False, pre_norm: bool = False
+    ) -> ViTConfig:
         """Return the config of a ViT (or hybrid) with positions at the stem and a plain head; raise `unsupported` for others.
 
-        `rejected` are fields that must have their defaults.
+        `rejected` are fields that must have their defaults. Few formats can hold a hybrid or a norm before the blocks.
         """
         if type(config) is not ViTConfig and not (hybrid and type(config) is HybridConfig):
             raise self.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
@@ -199,7 +217,7 @@ class CheckpointFormat:
             raise self.unsupported(f"positions of the kind {config.position}, inserted {config.position_insertion}")
         if config.readout_layers:
             raise self.unsupported(f"a head that reads several layers (readout_layers={config.readout_layers})")
-        for name in rejected:
+        for name in (*rejected, *(() if pre_norm else ("pre_norm", "patch_bias"))):
             if getattr(config, name) != getattr(ViTConfig, name):
                 raise self.unsupported(f"a model with {name}={getattr(config, name)!r}")
         return config
@@ -211,6 +229,8 @@ class CheckpointFormat:
             raise self.unsupported(f"models of the kind {type(config).__name__.removesuffix('Config')}")
         if config.style != "pre-activation":
             raise self.unsupported("ResNets of the post-activation style")
+        if config.pool_padding != "zeros":
+            raise self.unsupported("a ResNet whose first pool is not padded with zeros, as in big_vision")
         return config, dict(model.state_dict())
 
 
@@ -222,7 +242,8 @@ def describe_assumption(name: str, value: Any) -> str:
     assert isinstance(value, Preprocessing)
     size = f"{value.crop[0]} x {value.crop[1]} pixels"
     short_side = f"the short side to {value.resize}, centre crop of " if isinstance(value.resize, int) else "to "
-    scale = "values in [-1, 1]" if {*value.mean, *value.std} == {0.5} else "ImageNet's mean and std"
+    owner = "CLIP" if value.mean == CLIP_MEAN else "ImageNet"
+    scale = "values in [-1, 1]" if {*value.mean, *value.std} == {0.5} else f"{owner}'s mean and std"
     return f"resize {short_side}{size}, {value.interpolation}, {scale} {option}"
 
 
@@ -259,7 +280,8 @@ def positions_to_table(model: Model[Any], class_positions: Literal["keep", "add"
         zeros = like.new_zeros(config.num_positions, config.width)
         state[TABLE] = zeros if positions is None else positions.compute_table(like).detach()
         # Readout tokens have no row in sin-cos and absent positions; learned-1d would give them one by default.
-        config = replace(config, position="learned-1d", class_position=config.num_position_rows > 0)
+        has_rows = config.num_position_rows >= config.num_readout_tokens > 0
+        config = replace(config, position="learned-1d", class_position=has_rows)
     change = {"add": add_class_positions, "fold": fold_class_positions}.get(class_positions)
     return (config, state) if change is None else change(config, state)
 
@@ -274,12 +296,13 @@ def add_class_positions(config: ViTConfig, state: State) -> Stored:
 
 
 def fold_class_positions(config: ViTConfig, state: State) -> Stored:
-    """Add the position rows of readout tokens to the tokens themselves, and drop the rows."""
+    """Add the position rows of readout tokens and registers to the tokens themselves, and drop the rows."""
     num_rows = config.num_position_rows
     if num_rows == 0:
         return config, state
     rows, patches = state[TABLE][:num_rows], state[TABLE][num_rows:]
-    state = {**state, TABLE: patches, "class_token": state["class_token"] + rows[:1]}
-    if num_rows > 1:
-        state["distillation_token"] = state["distillation_token"] + rows[1:]
-    return replace(config, class_position=False), state
+    folded = {**state, TABLE: patches}
+    for name in ("class_token", "distillation_token", "registers"):
+        if name in state and len(rows) > 0:
+            folded[name], rows = state[name] + rows[: len(state[name])], rows[len(state[name]) :]
+    return replace(config, class_position=False, register_position=False), folded

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from vitrine.core.config_checks import require_counts, require_field_types, require_positive
 from vitrine.data.preprocessing import Preprocessing
+from vitrine.models.config import Gelu
 
 FormatName = Literal["vitrine", "google-2020", "google-linen", "big-vision", "bit", "timm", "hf", "torchvision"]
 FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
@@ -15,12 +16,14 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 class Overrides:
     """Settings of a model that its weights do not show. None: what the checkpoint states, else the format's default."""
 
-    gelu: Literal["tanh", "erf"] | None = None
+    gelu: Gelu | None = None
     norm_eps: float | None = None
     """Epsilon of the transformer's LayerNorms."""
     num_heads: int | None = None
     grid: tuple[int, int] | None = None
     """Rows and columns of patches that the position embeddings belong to."""
+    pool: Literal["mean", "first"] | None = None
+    """Whether the head reads the mean of the patches or the first patch, in files of big_vision without class token."""
     preprocess: Preprocessing | Literal["imagenet", "inception"] | Path | None = None
     """`imagenet`: short side 256, centre crop 224, bicubic, ImageNet's mean and std. `inception`: resize to the input size,
     bilinear, values in [-1, 1]. A file: JSON of ours, or Hugging Face's preprocessor_config.json."""

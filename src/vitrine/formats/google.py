@@ -1,4 +1,4 @@
-"""npz files of the paper's authors: the names of 2020, those of Linen, and big_vision's.
+"""npz files of the paper's authors: the names of 2020, those of Linen, and big_vision's, present and past.
 
 All store matrices as (in, out), attention with an axis for the heads, convolutions as (height, width, in, out). They differ in
 how modules are numbered within a block and in where positions are. Blocks stacked along a leading axis of depth (scanned
@@ -10,18 +10,24 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from vitrine.core.console import warn_user
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
-from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table
+from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table, rename
 from vitrine.formats.config import FormatName
 from vitrine.formats.tensor_files import LazyTensor, Tensors
 from vitrine.formats.tensor_mapping import TensorMapping
-from vitrine.models.config import HybridConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitrine.models.model import Model
 from vitrine.models.patches import compute_stride
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 STACK = "Transformer/encoderblock/"
 MAX_DEPTH = 1000
+# Names of big_vision before 2022: positions within the encoder, a MAP head whose parts lie at the top level.
+OLD_NAMES = [
+    (r"^Transformer/pos_embedding$", "pos_embedding"),
+    (r"^(probe$|MlpBlock_0/|MultiHeadDotProductAttention_0/|LayerNorm_0/)", r"MAPHead_0/\1"),
+]
 
 
 class GoogleFormat(CheckpointFormat):
@@ -46,15 +52,26 @@ class GoogleFormat(CheckpointFormat):
         return self.positions in names
 
     def normalise_names(self, tensors: Tensors) -> Tensors:
-        """Split stacked blocks."""
+        """Rename what older versions named otherwise; split stacked blocks."""
         unstacked: dict[str, LazyTensor] = {}
-        for name, tensor in tensors.items():
+        for name, tensor in rename(tensors, OLD_NAMES).items():
             unstacked.update(unstack(name, tensor) if name.startswith(STACK) and tensor.shape else {name: tensor})
         return unstacked
 
     def infer_model(self, foreign: ForeignCheckpoint) -> InferredModel:
         config = self.resolve_vit(foreign, infer_vit(foreign, self))
-        return InferredModel(config, foreign.resolve_preprocessing(self._default_preprocessing(config)))
+        preprocessing = foreign.resolve_preprocessing(self._default_preprocessing(config))
+        return InferredModel(config, preprocessing, tensors=self._drop_class_row(foreign, config))
+
+    def _drop_class_row(self, foreign: ForeignCheckpoint, config: ViTConfig) -> Tensors:
+        """Return the tensors without the position of a class token that the model does not have, as big_vision does."""
+        table = foreign.tensors.get(self.positions)
+        if table is None or table.shape[1] == config.num_positions:
+            return foreign.tensors
+        warn_user(f"{foreign.source} has a position for a class token but no class token: the position was left out.")
+        shape = (1, config.num_positions, config.width)
+        patches = LazyTensor(shape, table.dtype, lambda: table.read()[:, 1:].clone())
+        return {**foreign.tensors, self.positions: patches}
 
     def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
         return build_inception_preprocessing(config.image_size, config.num_channels)
@@ -62,13 +79,13 @@ class GoogleFormat(CheckpointFormat):
     def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table that has a row for the class token."""
         config = self._require_storable(model.config, hybrid=True)
-        if config.pool == "map":
-            raise self.unsupported("a model with pool='map' (the format big-vision can)")
+        if config.pool in ("map", "first"):
+            raise self.unsupported(f"a model with pool={config.pool!r} (the format big-vision can)")
         return positions_to_table(model, "add")
 
     def _require_storable(self, config: ModelConfig, *, hybrid: bool) -> ViTConfig:
         """Return the config if this format has a place for all of the model; raise `unsupported` otherwise."""
-        rejected = ("mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool")
+        rejected = ("mlp", "layer_scale", "num_registers", "distillation_token", "norm_after_pool", "qkv_bias")
         storable = self.require_transformer(config, *rejected, hybrid=hybrid)
         if storable.has_class_token != (storable.pool == "class"):
             raise self.unsupported(f"a class token with pool={storable.pool!r}")
@@ -78,7 +95,7 @@ class GoogleFormat(CheckpointFormat):
         """Map all tensors of a ViT or hybrid."""
         d, p = config.width, config.patch_size
         if isinstance(config, HybridConfig):
-            yield from map_stem(config.stem)
+            yield from map_post_activation(config.stem, "stem.")
         yield TensorMapping("patches.projection.weight", ("embedding/kernel",), "hwio", (p, p, config.patch_channels, d))
         yield TensorMapping("patches.projection.bias", ("embedding/bias",))
         if config.has_class_token:
@@ -114,7 +131,11 @@ class BigVision(GoogleFormat):
         return POSITIONS not in names
 
     def _default_preprocessing(self, config: ModelConfig) -> Preprocessing:
-        return replace(super()._default_preprocessing(config), resize=round(256 / 224 * min(config.image_size)))
+        """Return the preprocessing of big_vision's classifiers, or of its SigLIP towers, which do not crop."""
+        straight = super()._default_preprocessing(config)
+        if isinstance(config, ViTConfig) and config.pool == "map" and config.num_classes == 0:
+            return straight
+        return replace(straight, resize=round(256 / 224 * min(config.image_size)))
 
     def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with the class position folded into the token; sin-cos positions are not stored."""
@@ -144,13 +165,16 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
         "mlp_dim": mlp_dim,
         "patch_size": p,
         "num_classes": foreign.shape("head/kernel", 2)[1] if "head/kernel" in foreign.tensors else 0,
-        "hidden_head": "pre_logits/kernel" in foreign.tensors,
-        "pool": "class" if has_class_token else "map" if "MAPHead_0/probe" in foreign.tensors else "mean",
+        "pool": infer_pool(foreign, fmt),
     }
+    if "pre_logits/kernel" in foreign.tensors:
+        hidden_head_dim = foreign.shape("pre_logits/kernel", 2)[1]
+        shared |= {"hidden_head": True, "hidden_head_dim": None if hidden_head_dim == width else hidden_head_dim}
     if fmt.positions in foreign.tensors:
-        num_rows = 0 if isinstance(fmt, BigVision) else int(has_class_token)
-        grid, _ = foreign.resolve_grid(foreign.shape(fmt.positions, 3)[1], (num_rows,))
-        shared["class_position"] = None if num_rows == int(has_class_token) else False
+        # With or without a row for the class token; a row without a class token is dropped later.
+        usual = 0 if isinstance(fmt, BigVision) else int(has_class_token)
+        grid, num_rows = foreign.resolve_grid(foreign.shape(fmt.positions, 3)[1], (usual, 1 - usual))
+        shared["class_position"] = False if has_class_token and num_rows == 0 else None
     else:
         # Sin-cos positions are not stored, not even their number.
         shared["position"] = "sincos-2d"
@@ -158,10 +182,19 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
     if "conv_root/kernel" not in foreign.tensors:
         return ViTConfig(**shared, num_channels=channels, image_size=(grid[0] * p, grid[1] * p))
     *_, channels, root_dim = foreign.shape("conv_root/kernel", 4)
-    stages = tuple(foreign.count(rf"block{n}/unit(\d+)/") - 1 for n in range(1, foreign.count(r"block(\d+)/unit")))
+    stages = count_units(foreign)
     shared |= {"num_channels": channels, "stem_stages": stages, "stem_width_factor": root_dim / 64}
     stride = compute_stride(p, stages)
     return HybridConfig(**shared, image_size=(grid[0] * stride, grid[1] * stride))
+
+
+def infer_pool(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> Pool:
+    """Return how the tokens are pooled; big_vision's pools "gap" and "0", mean and first patch, have the same tensors."""
+    if "cls" in foreign.tensors:
+        return "class"
+    if "MAPHead_0/probe" in foreign.tensors:
+        return "map"
+    return foreign.resolve("pool", None, "mean") if isinstance(fmt, BigVision) else "mean"
 
 
 def unstack(name: str, stacked: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
@@ -173,6 +206,12 @@ def unstack(name: str, stacked: LazyTensor) -> Iterator[tuple[str, LazyTensor]]:
     for index in range(depth):
         block = LazyTensor(stacked.shape[1:], stacked.dtype, lambda index=index: read()[index].clone())
         yield f"Transformer/encoderblock_{index}/{name.removeprefix(STACK)}", block
+
+
+def count_units(foreign: ForeignCheckpoint, prefix: str = "") -> tuple[int, ...]:
+    """Count the units of each ResNet stage from names like `PREFIXblock1/unit2/`."""
+    num_stages = foreign.count(rf"{prefix}block(\d+)/unit") - 1
+    return tuple(foreign.count(rf"{prefix}block{stage + 1}/unit(\d+)/") - 1 for stage in range(num_stages))
 
 
 def map_dense(name: str, foreign: str) -> Iterator[TensorMapping]:
@@ -213,12 +252,12 @@ def map_attention_pool(config: ViTConfig) -> Iterator[TensorMapping]:
     yield from map_dense(f"{name}.mlp.out", f"{foreign}/MlpBlock_0/Dense_1")
 
 
-def map_stem(stem: ResNetConfig) -> Iterator[TensorMapping]:
-    """Map the ResNet stem of a hybrid; blocks and units are counted from 1 in the file."""
-    yield TensorMapping("stem.root.conv.weight", ("conv_root/kernel",), "hwio")
-    yield from map_norm("stem.root.norm", "gn_root")
-    for stage, unit, has_projection in stem.units():
-        name, foreign = f"stem.blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
+def map_post_activation(config: ResNetConfig, prefix: str) -> Iterator[TensorMapping]:
+    """Map a post-activation ResNet, e.g. the stem of a hybrid; blocks and units are counted from 1 in the file."""
+    yield TensorMapping(f"{prefix}root.conv.weight", ("conv_root/kernel",), "hwio")
+    yield from map_norm(f"{prefix}root.norm", "gn_root")
+    for stage, unit, has_projection in config.units():
+        name, foreign = f"{prefix}blocks.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
         for number in (1, 2, 3):
             yield TensorMapping(f"{name}.conv{number}.weight", (f"{foreign}/conv{number}/kernel",), "hwio")
             yield from map_norm(f"{name}.norm{number}", f"{foreign}/gn{number}")

@@ -31,7 +31,7 @@ OLD_NAMES = [
 ]
 FAMILY = r"^(vit|deit|bit)\."
 HEADS = ("classifier.weight", "cls_classifier.weight", "classifier.1.weight")
-GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "quick_gelu": "quick"}
 PATCHES = "embeddings.patch_embeddings.projection"
 ROOT = "embedder.convolution.weight"
 # Values of BiT's config.json that are supported; they are also the library's defaults.
@@ -121,6 +121,8 @@ def infer_vit(foreign: ForeignCheckpoint, prefix: str) -> ViTConfig:
     if image_size is None or grid != stated_grid:
         image_size = (grid[0] * p, grid[1] * p)
     head = next((name for name in HEADS if name in foreign.tensors), None)
+    pooler = f"{prefix}pooler.dense.weight"
+    hidden_head_dim = foreign.shape(pooler, 2)[0] if pooler in foreign.tensors else None
     return ViTConfig(
         width=width,
         depth=depth,
@@ -130,7 +132,9 @@ def infer_vit(foreign: ForeignCheckpoint, prefix: str) -> ViTConfig:
         num_channels=channels,
         image_size=image_size,
         num_classes=0 if head is None else foreign.shape(head, 2)[0],
-        hidden_head=f"{prefix}pooler.dense.weight" in foreign.tensors,
+        hidden_head=hidden_head_dim is not None,
+        hidden_head_dim=None if hidden_head_dim == width else hidden_head_dim,
+        qkv_bias=f"{prefix}layers.0.attention.q_proj.bias" in foreign.tensors,
         distillation_token=has_distillation,
     )
 
@@ -215,7 +219,7 @@ def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
     for index in range(config.depth):
         name, foreign = f"blocks.{index}.", f"{prefix}layers.{index}."
         yield from map_layers({"norm_attention": "layernorm_before"}, name, foreign)
-        for parameter in ("weight", "bias"):
+        for parameter in ("weight", "bias") if config.qkv_bias else ("weight",):
             parts = tuple(f"{foreign}attention.{letter}_proj.{parameter}" for letter in "qkv")
             yield TensorMapping(f"{name}attention.qkv.{parameter}", parts)
         layers = {"attention.out": "attention.o_proj", "norm_mlp": "layernorm_after"}

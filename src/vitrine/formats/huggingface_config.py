@@ -35,16 +35,16 @@ def vit_to_huggingface(config: ModelConfig) -> dict[str, Any]:
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.mlp_dim,
-        "hidden_act": "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh",
+        "hidden_act": {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}[config.gelu],
         "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout_rate,
         "attention_probs_dropout_prob": 0.0,
         "image_size": height if height == width else [height, width],
         "patch_size": config.patch_size,
         "encoder_stride": config.patch_size,
-        "qkv_bias": True,
+        "qkv_bias": config.qkv_bias,
         "pooler_act": "tanh",
-        "pooler_output_size": config.width,
+        "pooler_output_size": config.feature_dim,
     }
 
 

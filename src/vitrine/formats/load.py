@@ -33,7 +33,7 @@ from vitrine.formats.huggingface_config import (
     preprocessing_from_huggingface,
     preprocessing_to_huggingface,
 )
-from vitrine.formats.registry import detect_format, strip_prefixes
+from vitrine.formats.registry import detect_format, select_image_tower, strip_prefixes
 from vitrine.formats.tensor_files import TensorFile, Tensors, open_tensors
 from vitrine.formats.tensor_mapping import check_tensors
 from vitrine.models.config import ModelConfig, ResizeMethod, ViTConfig, as_image_size
@@ -191,10 +191,11 @@ def read_checkpoint(file: TensorFile, source: str, overrides: Overrides) -> Chec
     """Build the checkpoint of an open file: detect its format, infer the model, load the weights."""
     side_files = read_side_files(file)
     own = side_files.own
-    tensors = strip_prefixes(file.tensors)
+    tensors = select_image_tower(strip_prefixes(file.tensors))
     fmt = detect_format(tensors, source)
     tensors = fmt.normalise_names(tensors)
     inferred = resolve_model(fmt, tensors, source, overrides, side_files)
+    tensors = tensors if inferred.tensors is None else inferred.tensors
     model = load_weights(fmt, inferred.config, tensors, source, None if own is None else own.checksum)
     dtypes = sorted({tensor.dtype.removeprefix("torch.") for tensor in tensors.values()})
     origin = {"source": source, "format": fmt.name, "dtypes": dtypes, "read_by": f"vitrine {__version__}"}

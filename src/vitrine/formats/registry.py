@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vitrine.core.console import join_names
+from vitrine.core.console import join_names, warn_user
 from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored
 from vitrine.formats.bit import BIT
 from vitrine.formats.config import FormatName
+from vitrine.formats.families import recognise_family
 from vitrine.formats.google import BIG_VISION, GOOGLE_2020, GOOGLE_LINEN
 from vitrine.formats.huggingface import HUGGING_FACE
 from vitrine.formats.tensor_files import Tensors
@@ -57,9 +58,26 @@ def strip_prefixes(tensors: Tensors) -> Tensors:
     return tensors
 
 
+def select_image_tower(tensors: Tensors) -> Tensors:
+    """Return the image tower of big_vision's two-tower models (SigLIP, LiT); one warning if there is a text tower beside it."""
+    image_tower = {name.removeprefix("img/"): tensor for name, tensor in tensors.items() if name.startswith("img/")}
+    text_tower = [name for name in tensors if name.startswith("txt/") or name in ("t", "b")]
+    if not image_tower:
+        return tensors
+    if text_tower:
+        count = f"{len(text_tower)} tensors of the text tower and its temperature"
+        warn_user(f"{count} were left out: the image tower is read, whose output is the embedding before normalisation.")
+    beside = {name: tensor for name, tensor in tensors.items() if not name.startswith("img/") and name not in text_tower}
+    return {**image_tower, **beside}
+
+
 def detect_format(names: Iterable[str], source: str) -> CheckpointFormat:
     """Return the format of a checkpoint from its tensor names; the file name does not matter."""
     names = list(names)
+    family = recognise_family(names)
+    if family is not None:
+        expected = f"expected a ViT, a hybrid or a ResNet of BiT in one of the formats {', '.join(FORMATS)}"
+        raise ValueError(f"{source} has the tensors of {family}, which is not supported: {expected}.")
     for fmt in FORMATS.values():
         if fmt.matches(names):
             return fmt

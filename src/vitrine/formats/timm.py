@@ -1,38 +1,39 @@
-"""timm's state dicts and config.json: ViT, DeiT (distilled too), DeiT-III, DINOv2, hybrids, BiT.
+"""timm's state dicts: ViT, DeiT (distilled too), DeiT-III, DINOv2, image towers of CLIP and SigLIP, hybrids, BiT.
 
 The files released by DeiT's and DINOv2's authors are read too: timm took over their names with few changes.
 """
 
-import math
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from vitrine.core.console import join_names
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing
-from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table, rename
+from vitrine.formats.base import (
+    CLIP_MEAN,
+    CLIP_STD,
+    CheckpointFormat,
+    ForeignCheckpoint,
+    InferredModel,
+    Stored,
+    positions_to_table,
+    rename,
+)
 from vitrine.formats.tensor_files import Tensors
 from vitrine.formats.tensor_mapping import TensorMapping, map_layers
-from vitrine.models.config import HybridConfig, ModelConfig, Pool, ResNetConfig, ViTConfig, resnet_grid
+from vitrine.formats.timm_config import TimmConfig, parse_preprocessing, read_timm_config
+from vitrine.models.config import Gelu, HybridConfig, ModelConfig, ResNetConfig, ViTConfig, resnet_grid
 from vitrine.models.model import Model
 from vitrine.models.patches import compute_stride
 
 PATCHES = "patch_embed.proj.weight"
+# Width and patch size of timm's SigLIP models with the tanh GELU; the others have erf.
+TANH_SIZES = {(768, 32), (1152, 16), (1536, 16)}
 BACKBONE = "patch_embed.backbone"
 # timm and Hugging Face use this epsilon in BiT's standardised convolutions, instead of the released 1e-10.
 PORTED_STANDARDISE_EPS = 1e-8
 
-POOLS: dict[str, Pool] = {"token": "class", "avg": "mean", "map": "map"}
-# Arguments of timm's models that tensors show, or that only matter in training.
-IGNORED_ARGUMENTS = {
-    *("depth", "embed_dim", "patch_size", "mlp_ratio", "num_classes", "in_chans", "class_token", "reg_tokens", "init_values"),
-    *("no_embed_class", "fc_norm", "qkv_bias", "drop_rate", "drop_path_rate", "proj_drop_rate", "pos_drop_rate"),
-    *("attn_drop_rate", "patch_drop_rate", "weight_init", "dynamic_img_size", "layers", "width_factor"),
-}
 DINOV2_NAMES = [(r"^register_tokens$", "reg_token"), (r"\.mlp\.w12\.", ".mlp.fc1."), (r"\.mlp\.w3\.", ".mlp.fc2.")]
-TANH_ARCHITECTURES = re.compile(r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip_(gap_)?512)")
 
 
 class Timm(CheckpointFormat):
@@ -55,10 +56,11 @@ class Timm(CheckpointFormat):
         """Infer a ViT, hybrid or BiT ResNet from its tensors and config.json."""
         stated = read_timm_config(foreign)
         if PATCHES in foreign.tensors:
-            config = self.resolve_vit(foreign, infer_vit(foreign, stated), gelu=stated.gelu)
+            config = infer_vit(foreign, stated)
+            config = self.resolve_vit(foreign, config, stated.gelu, stated.norm_eps, choose_defaults(config))
         else:
             config = infer_resnet(foreign, stated)
-        default = build_imagenet_preprocessing(config.image_size, config.num_channels)
+        default = build_default_preprocessing(config)
         parse = None if stated.preprocessing is None else partial(parse_preprocessing, stated.preprocessing, config)
         return InferredModel(config, foreign.resolve_preprocessing(default, parse))
 
@@ -68,13 +70,18 @@ class Timm(CheckpointFormat):
             if not model.config.stages:
                 raise self.unsupported("a ResNet without stages")
             return self.require_bit(model)
-        config = self.require_transformer(model.config, "hidden_head", hybrid=True)
+        config = self.require_transformer(model.config, "hidden_head", hybrid=True, pre_norm=True)
+        if config.pre_norm == config.patch_bias:
+            raise self.unsupported(f"pre_norm={config.pre_norm} with patch_bias={config.patch_bias}")
+        if config.pool == "first":
+            raise self.unsupported("a model with pool='first'")
         if config.pool == "map" and config.num_prefix_tokens > 0:
-            raise self.unsupported("pool='map' with prefix tokens, which timm's pooling would read too")
+            raise self.unsupported("pool='map' with prefix tokens, which some of timm's models would pool too")
         if config.pool == "mean" and config.has_class_token and not config.norm_after_pool:
             raise self.unsupported("a class token with pool='mean' and a norm before the pool")
-        # timm stores positions for all prefix tokens or for none, and registers have none.
-        return positions_to_table(model, "fold" if config.num_registers > 0 else "keep")
+        # timm stores positions for all prefix tokens or for none.
+        has_all = config.num_registers == 0 or config.register_position
+        return positions_to_table(model, "keep" if has_all else "fold")
 
     def tensor_mappings(self, config: ViTConfig | ResNetConfig) -> Iterator[TensorMapping]:
         return map_resnet(config, "", "") if isinstance(config, ResNetConfig) else map_vit(config)
@@ -83,80 +90,23 @@ class Timm(CheckpointFormat):
 TIMM = Timm()
 
 
-@dataclass(frozen=True)
-class TimmConfig:
-    """Settings that timm's config.json states and tensors do not show; all None for a bare file."""
-
-    preprocessing: dict[str, Any] | None = None
-    image_size: tuple[int, int] | None = None
-    num_heads: int | None = None
-    gelu: Literal["tanh", "erf"] | None = None
-    pool: Pool | None = None
+def choose_defaults(config: ViTConfig) -> tuple[Gelu, float]:
+    """Return GELU and epsilon of timm's models of this shape: CLIP's epsilon, and the GELU of some of its SigLIP models."""
+    is_siglip = not config.has_class_token and not config.norm_after_pool and config.num_registers == 0
+    is_tanh = (config.width, config.patch_size) in TANH_SIZES or (config.width, *config.image_size) == (1024, 512, 512)
+    return "tanh" if is_siglip and is_tanh else "erf", 1e-5 if config.pre_norm else 1e-6
 
 
-def read_timm_config(foreign: ForeignCheckpoint) -> TimmConfig:
-    """Read the config.json beside timm's weights; an argument that we do not know is an error."""
-    content = foreign.config or {}
-    pretrained, arguments = content.get("pretrained_cfg"), content.get("model_args") or {}
-    if not isinstance(pretrained, dict):
-        return TimmConfig()
-    if not isinstance(arguments, dict):
-        raise ValueError(f"{foreign.source}: model_args of config.json must be a JSON object.")
-    unknown = sorted(arguments.keys() - IGNORED_ARGUMENTS - {"img_size", "num_heads", "act_layer", "global_pool"})
-    if unknown:
-        raise ValueError(f"{foreign.source}: config.json has model_args that are not supported: {join_names(unknown)}.")
-    pool = arguments.get("global_pool", content.get("global_pool"))
-    return TimmConfig(
-        preprocessing=pretrained,
-        image_size=parse_input_size(arguments.get("img_size")) or parse_input_size(pretrained.get("input_size")),
-        num_heads=foreign.read_count(arguments, "num_heads"),
-        gelu=parse_activation(foreign, arguments.get("act_layer"), content.get("architecture")),
-        pool=POOLS.get(pool) if isinstance(pool, str) else None,
-    )
-
-
-def parse_activation(foreign: ForeignCheckpoint, activation: object, architecture: object) -> Literal["tanh", "erf"] | None:
-    """Return the kind of GELU that act_layer or the architecture states (tanh in some SigLIP models)."""
-    if activation is None:
-        return "tanh" if TANH_ARCHITECTURES.match(str(architecture)) else None
-    if activation not in ("gelu", "gelu_tanh"):
-        raise ValueError(f"{foreign.source}: config.json has act_layer={activation!r}; supported are gelu and gelu_tanh.")
-    return "tanh" if activation == "gelu_tanh" else "erf"
-
-
-def parse_input_size(size: object) -> tuple[int, int] | None:
-    """Return height and width from one number, two, or three with the channels first."""
-    match size:
-        case int() as side if side > 0:
-            return side, side
-        case [int() as height, int() as width] | [int(), int() as height, int() as width] if min(height, width) > 0:
-            return height, width
-    return None
-
-
-def parse_preprocessing(pretrained: dict[str, Any], config: ModelConfig) -> Preprocessing:
-    """Build the preprocessing of a pretrained_cfg.
-
-    timm resizes the short side to the input size divided by `crop_pct`, rounded down; crop_mode "squash" resizes both sides.
-    """
+def build_default_preprocessing(config: ModelConfig) -> Preprocessing:
+    """Return the preprocessing of most of timm's models: ImageNet's, with CLIP's mean and deviation for CLIP."""
     default = build_imagenet_preprocessing(config.image_size, config.num_channels)
-    crop_pct = pretrained.get("crop_pct", 0.875)
-    if not isinstance(crop_pct, int | float) or not 0.01 <= crop_pct <= 2:
-        raise ValueError(f"config.json has crop_pct={crop_pct!r}; expected a fraction of the image, e.g. 0.875.")
-    height, width = (math.floor(side / crop_pct) for side in config.image_size)
-    return Preprocessing.from_json(
-        {
-            "resize": [height, width] if pretrained.get("crop_mode") == "squash" else min(height, width),
-            "crop": list(config.image_size),
-            "interpolation": pretrained.get("interpolation", default.interpolation),
-            "mean": pretrained.get("mean", default.mean),
-            "std": pretrained.get("std", default.std),
-        }
-    )
+    is_clip = isinstance(config, ViTConfig) and config.pre_norm and config.num_channels == 3
+    return replace(default, mean=CLIP_MEAN, std=CLIP_STD) if is_clip else default
 
 
 def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
     """Infer the config of a ViT or hybrid from its tensors and config.json."""
+    reject_other_blocks(foreign, stated)
     width, channels, p, _ = foreign.shape(PATCHES, 4)
     num_hidden, _ = foreign.shape("blocks.0.mlp.fc1.weight", 2)
     _, mlp_dim = foreign.shape("blocks.0.mlp.fc2.weight", 2)
@@ -170,6 +120,9 @@ def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
         "mlp": "swiglu" if num_hidden == 2 * mlp_dim else "gelu",
         "num_classes": foreign.shape("head.weight", 2)[0] if "head.weight" in foreign.tensors else 0,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in foreign.tensors else None,
+        "pre_norm": "norm_pre.weight" in foreign.tensors,
+        "patch_bias": "patch_embed.proj.bias" in foreign.tensors,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in foreign.tensors,
         **infer_tokens(foreign, stated),
     }
     is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in foreign.tensors)
@@ -183,17 +136,31 @@ def infer_vit(foreign: ForeignCheckpoint, stated: TimmConfig) -> ViTConfig:
     return kind(**values, **infer_positions(foreign, p, values.get("stem_stages"), stated))
 
 
+def reject_other_blocks(foreign: ForeignCheckpoint, stated: TimmConfig) -> None:
+    """Raise a ValueError for networks of timm that have a ViT's patch embedding but other blocks."""
+    has = foreign.tensors.__contains__
+    if has("blocks.0.norm1.weight") and not has("blocks.0.norm1.bias"):
+        raise ValueError(f"{foreign.source} has norms without bias (RMSNorm), which are not supported.")
+    others = ("blocks.0.attn.qkv.bias", "cls_token", "reg_token", "blocks.0.ls1.gamma")
+    if has("fc_norm.weight") and not any(map(has, others)) and not stated.architecture:
+        found = f"{foreign.source} may be timm's vit_base_patch16_rpn_224, whose norms after the layers are not supported"
+        raise ValueError(f"{found}: if it is not, put timm's config.json beside the weights, named model.safetensors.")
+
+
 def infer_tokens(foreign: ForeignCheckpoint, stated: TimmConfig) -> dict[str, Any]:
     """Infer the config fields of the prefix tokens and of pooling."""
     has = foreign.tensors.__contains__
     shown = "map" if has("attn_pool.latent") else "class" if has("cls_token") and not has("fc_norm.weight") else "mean"
     pool = stated.pool or shown
-    if pool == "map" and (has("cls_token") or has("reg_token")):
-        raise ValueError(f"{foreign.source} pools by attention over prefix tokens too, which is not supported.")
+    if pool == "map" and (has("cls_token") or has("reg_token")) and not stated.architecture:
+        found = f"{foreign.source} does not state whether its attention pooling reads class token and registers too"
+        raise ValueError(f"{found}: put timm's config.json beside the weights, named model.safetensors.")
+    hidden_head_dim = foreign.shape("pre_logits.fc.weight", 2)[0] if has("pre_logits.fc.weight") else None
     return {
         "pool": pool,
         "norm_after_pool": has("fc_norm.weight"),
-        "hidden_head": has("pre_logits.fc.weight"),
+        "hidden_head": hidden_head_dim is not None,
+        "hidden_head_dim": None if hidden_head_dim == foreign.shape(PATCHES, 4)[0] else hidden_head_dim,
         "class_token": True if has("cls_token") and pool != "class" else None,
         "distillation_token": has("dist_token"),
         "num_registers": foreign.shape("reg_token", 3)[1] if has("reg_token") else 0,
@@ -212,9 +179,11 @@ def infer_positions(
     if "pos_embed" not in foreign.tensors:
         grid, options = foreign.resolve_unseen_grid(stride, stated_grid), {"position": "none"}
     else:
-        class_rows = (num_readout, 0) if num_readout > 0 else (0,)
-        grid, num_rows = foreign.resolve_grid(foreign.shape("pos_embed", 3)[1], class_rows, stated_grid)
-        options = {"class_position": None if num_rows == num_readout else False}
+        num_registers = foreign.shape("reg_token", 3)[1] if "reg_token" in foreign.tensors else 0
+        counts = dict.fromkeys((num_readout, 0, num_readout + num_registers))
+        grid, num_rows = foreign.resolve_grid(foreign.shape("pos_embed", 3)[1], tuple(counts), stated_grid)
+        has_register_rows = num_rows > num_readout
+        options = {"class_position": None if num_rows >= num_readout else False, "register_position": has_register_rows}
     is_stated = stated.image_size is not None and grid == stated_grid
     return {**options, "image_size": stated.image_size if is_stated else (grid[0] * stride, grid[1] * stride)}
 
@@ -245,7 +214,10 @@ def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
     if isinstance(config, HybridConfig):
         yield from map_resnet(config.stem, "stem.", f"{BACKBONE}.")
     yield TensorMapping("patches.projection.weight", (PATCHES,), shape=(d, config.patch_channels, p, p))
-    yield TensorMapping("patches.projection.bias", ("patch_embed.proj.bias",))
+    if config.patch_bias:
+        yield TensorMapping("patches.projection.bias", ("patch_embed.proj.bias",))
+    if config.pre_norm:
+        yield from map_layers({"pre_norm": "norm_pre"})
     if config.has_class_token:
         yield TensorMapping("class_token", ("cls_token",), shape=(1, 1, d))
     if config.distillation_token:
@@ -256,8 +228,10 @@ def map_vit(config: ViTConfig) -> Iterator[TensorMapping]:
         yield TensorMapping("positions.0.table", ("pos_embed",), shape=(1, config.num_positions, d))
     hidden = "mlp.gate_hidden" if config.mlp == "swiglu" else "mlp.hidden"
     for block in (f"blocks.{index}." for index in range(config.depth)):
-        layers = {"norm_attention": "norm1", "attention.qkv": "attn.qkv", "attention.out": "attn.proj", "norm_mlp": "norm2"}
+        layers = {"norm_attention": "norm1", "attention.out": "attn.proj", "norm_mlp": "norm2"}
         yield from map_layers({**layers, hidden: "mlp.fc1", "mlp.out": "mlp.fc2"}, block, block)
+        for parameter in ("weight", "bias") if config.qkv_bias else ("weight",):
+            yield TensorMapping(f"{block}attention.qkv.{parameter}", (f"{block}attn.qkv.{parameter}",))
         if config.layer_scale is not None:
             yield TensorMapping(f"{block}branch_attention.scale", (f"{block}ls1.gamma",))
             yield TensorMapping(f"{block}branch_mlp.scale", (f"{block}ls2.gamma",))

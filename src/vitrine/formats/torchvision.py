@@ -33,6 +33,8 @@ class Torchvision(CheckpointFormat):
         width, channels, p, _ = foreign.shape("conv_proj.weight", 4)
         mlp_dim, _ = foreign.shape(f"{LAYER}_0.mlp.0.weight", 2)
         grid, _ = foreign.resolve_grid(foreign.shape("encoder.pos_embedding", 3)[1], (1,))
+        hidden = "heads.pre_logits.weight"
+        hidden_head_dim = foreign.shape(hidden, 2)[0] if hidden in foreign.tensors else None
         config = ViTConfig(
             width=width,
             depth=foreign.count(r"encoder\.layers\.encoder_layer_(\d+)\."),
@@ -42,7 +44,8 @@ class Torchvision(CheckpointFormat):
             num_channels=channels,
             image_size=(grid[0] * p, grid[1] * p),
             num_classes=foreign.shape("heads.head.weight", 2)[0] if "heads.head.weight" in foreign.tensors else 0,
-            hidden_head="heads.pre_logits.weight" in foreign.tensors,
+            hidden_head=hidden_head_dim is not None,
+            hidden_head_dim=None if hidden_head_dim == width else hidden_head_dim,
         )
         config = self.resolve_vit(foreign, config)
         default = replace(build_imagenet_preprocessing(config.image_size, channels), interpolation="bilinear")
@@ -50,7 +53,8 @@ class Torchvision(CheckpointFormat):
 
     def to_storable(self, model: Model[Any]) -> Stored:
         """Return the model with one position table that has a row for the class token."""
-        config = self.require_transformer(model.config, "mlp", "layer_scale", "num_registers", "distillation_token")
+        rejected = ("mlp", "layer_scale", "num_registers", "distillation_token", "qkv_bias")
+        config = self.require_transformer(model.config, *rejected)
         if config.pool != "class":
             raise self.unsupported(f"a model with pool={config.pool!r}")
         return positions_to_table(model, "add")

@@ -19,10 +19,10 @@ FEW_TOKENS = 32
 class SelfAttention(nn.Module):
     """Multi-head self-attention with packed queries, keys and values, optionally with relative positions."""
 
-    def __init__(self, width: int, num_heads: int, relative: RelativePositions | None = None) -> None:
+    def __init__(self, width: int, num_heads: int, relative: RelativePositions | None = None, qkv_bias: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.out = nn.Linear(width, width)
         self.relative = relative
         init_xavier_uniform(self.qkv, num_packed=3)

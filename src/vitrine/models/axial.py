@@ -18,7 +18,7 @@ class AxialAttention(SelfAttention):
     """Self-attention within each row, or within each column; its maps are (B * R, H, S, S) or (B * S, H, R, R)."""
 
     def __init__(self, config: ViTConfig, axis: Literal["row", "column"]) -> None:
-        super().__init__(config.width, config.num_heads)
+        super().__init__(config.width, config.num_heads, qkv_bias=config.qkv_bias)
         self.axis = axis
         self.grid = config.grid
 

@@ -10,11 +10,13 @@ from typing import Literal
 
 from vitrine.core.config_checks import require_at_least, require_counts, require_field_types, require_positive, require_rates
 
-Pool = Literal["class", "mean", "map"]
+Pool = Literal["class", "mean", "map", "first"]
+Gelu = Literal["tanh", "erf", "quick"]
 Readout = Literal["class", "mean", "both"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
 PositionInsertion = Literal["stem", "every-layer", "shared"]
 ResNetStyle = Literal["pre-activation", "post-activation"]
+PoolPadding = Literal["zeros", "none"]
 ResizeMethod = Literal["paper", "timm", "hf"]
 """How learned positions are interpolated to another grid: corner-aligned bilinear as in the paper's code, or bicubic as in
 timm (antialiased) and Hugging Face (not antialiased)."""
@@ -82,11 +84,20 @@ class ViTConfig(ModelConfig):
 
     mlp: Literal["gelu", "swiglu"] = "gelu"
     """swiglu has two input projections of `mlp_dim` each, one gating the other."""
-    gelu: Literal["tanh", "erf"] = "tanh"
-    """tanh approximation as in the paper's code, or erf as in timm, Hugging Face and torchvision."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the paper's code, erf as in timm, Hugging Face and torchvision, or quick as in OpenAI's CLIP:
+    x * sigmoid(1.702 x)."""
     norm_eps: float = 1e-6
+    pre_norm: bool = False
+    """Normalise the tokens before the first block, as in CLIP (timm's `norm_pre`)."""
+    patch_bias: bool = True
+    """Whether the patch embedding has a bias; CLIP's has none."""
+    qkv_bias: bool = True
+    """Whether queries, keys and values of the blocks have a bias."""
 
     pool: Pool = "class"
+    """Features for the head: class token, mean of the patches, attention pooling (map), or the first patch, as in models of
+    big_vision with pool_type "0"."""
     norm_after_pool: bool = False
     """Normalise the mean of the tokens instead of each token (timm's `fc_norm`)."""
     readout_layers: tuple[int, ...] = ()
@@ -95,7 +106,9 @@ class ViTConfig(ModelConfig):
     readout: Readout | None = None
     """Features of each of `readout_layers`: class token, mean of the patches, or both; None: as `pool`."""
     hidden_head: bool = False
-    """The pre-training head: a hidden layer of the model's width and tanh before the linear layer (section 3.1)."""
+    """The pre-training head: a hidden layer and tanh before the linear layer (section 3.1)."""
+    hidden_head_dim: int | None = None
+    """Width of that hidden layer; None: the model's width."""
     class_token: bool | None = None
     """Whether there is a class token; None: only if the pool reads it."""
     num_registers: int = 0
@@ -106,6 +119,8 @@ class ViTConfig(ModelConfig):
     position_insertion: PositionInsertion = "stem"
     class_position: bool | None = None
     """Whether class and distillation tokens have positions of their own; None: if the kind of position can give them one."""
+    register_position: bool = False
+    """Whether registers have learned positions too, as in some models of timm."""
 
     layer_scale: float | None = None
     """Initial value of a learned factor on each residual branch; None: no such factor."""
@@ -115,7 +130,7 @@ class ViTConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 1, "width", "depth", "num_heads", "mlp_dim", "patch_size")
+        require_at_least(self, 1, "width", "depth", "num_heads", "mlp_dim", "patch_size", "hidden_head_dim")
         require_at_least(self, 0, "num_registers")
         require_rates(self, "dropout_rate", "stochastic_depth_rate")
         require_positive(self, "norm_eps")
@@ -139,12 +154,16 @@ class ViTConfig(ModelConfig):
         """Raise a ValueError if pool, tokens and heads do not go together."""
         if self.pool == "class" and not self.has_class_token:
             raise ValueError("pool='class' needs the class token: leave class_token out, or take pool='mean' or 'map'.")
+        if self.pool == "first" and self.has_class_token:
+            raise ValueError("pool='first' reads the first patch of a model without a class token: take pool='class'.")
         if self.norm_after_pool and self.pool != "mean":
             raise ValueError(f"norm_after_pool belongs to pool='mean', not to pool={self.pool!r}.")
         if self.distillation_token and self.pool != "class":
             raise ValueError(f"distillation_token needs pool='class' beside it, not pool={self.pool!r}.")
         if self.hidden_head and self.distillation_token:
             raise ValueError("hidden_head and distillation_token exclude each other: the two heads are linear.")
+        if self.hidden_head_dim is not None and not self.hidden_head:
+            raise ValueError(f"hidden_head_dim={self.hidden_head_dim} needs hidden_head=True: leave it out, or set both.")
 
     def _check_readout(self) -> None:
         """Raise a ValueError if the head cannot read `readout_layers` as `readout` says."""
@@ -157,8 +176,9 @@ class ViTConfig(ModelConfig):
         if not is_ascending or layers[0] < 0 or layers[-1] != self.depth - 1:
             expected = f"ascending block numbers from 0 that end with the last block, {self.depth - 1}"
             raise ValueError(f"readout_layers={layers!r} must be {expected}: later blocks would not be read.")
-        if self.pool == "map" or self.hidden_head or self.distillation_token:
-            raise ValueError("readout_layers cannot be combined with pool='map', hidden_head or distillation_token.")
+        if self.pool in ("map", "first") or self.hidden_head or self.distillation_token:
+            combined = f"pool={self.pool!r}" if self.pool in ("map", "first") else "hidden_head or distillation_token"
+            raise ValueError(f"readout_layers cannot be combined with {combined}.")
         if "class" in self.readout_parts and not self.has_class_token:
             raise ValueError(f"readout={self.readout!r} needs the class token: take readout='mean', or class_token=True.")
 
@@ -171,11 +191,21 @@ class ViTConfig(ModelConfig):
         if self.class_position and not self._position_has_class_row:
             found = f"position={self.position!r} with class_token={self.has_class_token}"
             raise ValueError(f"class_position needs a class token and learned or relative positions, not {found}: omit it.")
+        if self.register_position:
+            self._check_register_position()
         divisor = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
         if self.width % divisor != 0:
             raise ValueError(f"width={self.width} must be divisible by {divisor} for position={self.position!r}.")
         if self.position == "sincos-2d" and self.width < 8:
             raise ValueError(f"width={self.width} must be at least 8 for position='sincos-2d': it needs two frequencies.")
+
+    def _check_register_position(self) -> None:
+        """Raise a ValueError if registers cannot have positions: rows of a table go to the first tokens, registers last."""
+        if self.num_registers == 0 or self.position not in ("learned-1d", "learned-2d"):
+            found = f"num_registers={self.num_registers} with position={self.position!r}"
+            raise ValueError(f"register_position needs registers and learned positions, not {found}: leave it out.")
+        if self.class_position is False and self.num_readout_tokens > 0:
+            raise ValueError("register_position needs positions of the class token too: leave class_position out.")
 
     @property
     def _position_has_class_row(self) -> bool:
@@ -193,14 +223,14 @@ class ViTConfig(ModelConfig):
 
     @property
     def num_readout_tokens(self) -> int:
-        """Number of class and distillation tokens, which may have positions of their own; registers never do."""
+        """Number of class and distillation tokens."""
         return int(self.has_class_token) + int(self.distillation_token)
 
     @property
     def num_position_rows(self) -> int:
-        """Number of class and distillation tokens that have a position."""
+        """Number of prefix tokens that have a position: class and distillation tokens, then registers."""
         wanted = self._position_has_class_row if self.class_position is None else self.class_position
-        return self.num_readout_tokens if wanted else 0
+        return (self.num_readout_tokens if wanted else 0) + (self.num_registers if self.register_position else 0)
 
     @property
     def num_positions(self) -> int:
@@ -241,7 +271,7 @@ class ViTConfig(ModelConfig):
     def feature_dim(self) -> int:
         """Number of features that the head reads."""
         if not self.readout_layers:
-            return self.width
+            return self.hidden_head_dim or self.width
         return self.width * len(self.readout_layers) * len(self.readout_parts)
 
     @property
@@ -283,10 +313,15 @@ class ResNetConfig(ModelConfig):
     standardise_eps: float | None = None
     """Epsilon of standardised convolutions; None: as released, 1e-10 added to the variance (pre-activation) or 1e-5 to the
     standard deviation (post-activation)."""
+    pool_padding: PoolPadding = "zeros"
+    """What the root's max pool sees beyond the edges: zeros as in BiT, or nothing as in big_vision's version of BiT. After a
+    ReLU, i.e. in the post-activation style, the two are the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "num_groups")
+        if self.pool_padding != "zeros" and self.style == "post-activation":
+            raise ValueError(f"pool_padding={self.pool_padding!r} has no effect in the post-activation style: leave it out.")
         require_positive(self, "width_factor", "norm_eps", "standardise_eps")
         require_counts(self, "stages", "units in each stage, e.g. (3, 4, 6, 3)")
 

@@ -162,12 +162,14 @@ def count_embedding(config: ViTConfig) -> Part:
         "learned-2d": config.num_position_rows * config.width + (rows + columns) * config.width // 2,
     }.get(config.position, 0)
     positions = table * (config.depth if config.position_insertion == "every-layer" else 1)
-    return Part(
-        parameters=(config.patch_dim + 1 + config.num_prefix_tokens) * config.width + positions,
+    embedding = Part(
+        parameters=(config.patch_dim + int(config.patch_bias) + config.num_prefix_tokens) * config.width + positions,
         macs=patches * config.patch_dim * config.width,
         saved=patches * config.patch_dim,
         peak=patches * (config.patch_dim + config.width),
     )
+    normed = config.num_tokens * (config.width + 2)  # input and two statistics per token
+    return embedding + Part(parameters=2 * config.width, saved=normed) if config.pre_norm else embedding
 
 
 def count_blocks(config: ViTConfig) -> Part:
@@ -193,7 +195,7 @@ def count_block(config: ViTConfig, num_lines: int, line_length: int) -> Part:
     held = config.num_patches * d + (3 if isinstance(config, AxialConfig) else 2) * t * d
     mlp = count_mlp(config, t, held + t * d)
     attention = Part(
-        parameters=4 * (d * d + d),
+        parameters=4 * d * d + (4 * d if config.qkv_bias else d),
         macs=4 * t * d * d + 2 * t * line_length * d,
         saved=5 * t * d + h * t,  # normed input, q, k, v, output, and the logarithm of each softmax's sum
         peak=held + 5 * t * d,
@@ -206,7 +208,8 @@ def count_mlp(config: ViTConfig, num_tokens: int, held: int) -> Part:
     t, d, m = num_tokens, config.width, config.mlp_dim
     if config.mlp == "swiglu":
         return Part(parameters=3 * d * m + 2 * m + d, macs=3 * t * d * m, saved=t * (d + 4 * m), peak=held + 4 * t * m)
-    return Part(parameters=2 * d * m + m + d, macs=2 * t * d * m, saved=t * (d + 2 * m), peak=held + 2 * t * m)
+    num_held = 3 if config.gelu == "quick" else 2  # input and output of the GELU; the quick one is two operations
+    return Part(parameters=2 * d * m + m + d, macs=2 * t * d * m, saved=t * (d + 2 * m), peak=held + num_held * t * m)
 
 
 def count_relative_logits(config: ViTConfig, held: int) -> Part:
@@ -233,7 +236,7 @@ def count_pool(config: ViTConfig) -> Part:
         features = len(config.readout_layers) * sum(each[part] for part in config.readout_parts) + config.feature_dim
         last = 0 if config.norm_after_pool else normed + 2 * t
         return Part(parameters=2 * d, saved=last + features)
-    norm = Part(parameters=2 * d, saved=normed + 2 * normed // d + (t * d if config.pool == "class" else d))
+    norm = Part(parameters=2 * d, saved=normed + 2 * normed // d + (t * d if config.pool in ("class", "first") else d))
     if config.pool != "map":
         return norm
     attention = Part(parameters=d + 4 * (d * d + d), macs=2 * d * d + 2 * n * d * d + 2 * n * d, saved=3 * n * d)
@@ -242,7 +245,8 @@ def count_pool(config: ViTConfig) -> Part:
 
 def count_heads(config: ViTConfig) -> Part:
     """Count the hidden layer of the head, if any, and one or two linear heads."""
-    hidden = Part(parameters=config.width * (config.width + 1), macs=config.width**2) if config.hidden_head else Part()
+    sizes = config.width, config.feature_dim
+    hidden = Part(parameters=(sizes[0] + 1) * sizes[1], macs=sizes[0] * sizes[1]) if config.hidden_head else Part()
     return hidden + count_linear_head(config) * (1 + int(config.distillation_token))
 
 

@@ -28,9 +28,9 @@ class AttentionPool(nn.Module):
 class HiddenHead(nn.Module):
     """Hidden layer of the pre-training head (`pre_logits` in the released code), dropped in fine-tuning."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, hidden_dim: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = nn.Linear(width, hidden_dim)
         init_lecun_normal(self.dense)
 
     def forward(self, features: Tensor) -> Tensor:

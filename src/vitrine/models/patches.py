@@ -14,11 +14,11 @@ class PatchEmbedding(nn.Module):
     A convolution of stride and kernel P computes the same, but takes up to 2.7 times as long in training on CPUs (docs/log.md).
     """
 
-    def __init__(self, num_channels: int, patch_size: int, width: int) -> None:
+    def __init__(self, num_channels: int, patch_size: int, width: int, bias: bool = True) -> None:
         super().__init__()
         self.patch_size = patch_size
         # Columns in the order (channel, row, column), so that a convolution's kernel loads as kernel.flatten(1).
-        self.projection = nn.Linear(num_channels * patch_size * patch_size, width)
+        self.projection = nn.Linear(num_channels * patch_size * patch_size, width, bias=bias)
         init_lecun_normal(self.projection)
 
     def forward(self, images: Tensor) -> Tensor:

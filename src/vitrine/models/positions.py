@@ -2,7 +2,7 @@
 
 Shapes: N patches on a grid of R rows and S columns, T tokens (prefix and patches), D width, H heads, K = D // H.
 
-Class and distillation tokens come first and may have positions of their own; registers never have one.
+Class and distillation tokens come first and may have positions of their own; registers seldom have one.
 """
 
 import torch

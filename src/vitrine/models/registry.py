@@ -186,12 +186,16 @@ def nearest_names(name: str) -> list[str]:
 # No model has a size near this. Larger numbers in a file could only make its reader compute for ever.
 MAX_SIZE = 10_000_000
 # Fields that are written only if they are set, so that files of models without them are as before.
-OPTIONAL_FIELDS = ("readout_layers", "readout")
+OPTIONAL_FIELDS = (
+    *("readout_layers", "readout", "hidden_head_dim", "pre_norm", "patch_bias", "qkv_bias", "register_position"),
+    "pool_padding",
+)
 
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
     """Return a config as JSON values, with its family as `kind`."""
-    values = {name: value for name, value in asdict(config).items() if value or name not in OPTIONAL_FIELDS}
+    unset = {name for name in OPTIONAL_FIELDS if getattr(config, name, None) == getattr(type(config), name, None)}
+    values = {name: value for name, value in asdict(config).items() if name not in unset}
     return {"kind": find_family(config), **values}
 
 

@@ -6,6 +6,7 @@ more than the order of the norms: padding, both epsilons and where the second is
 Shapes: B batch, C channels, R rows and S columns of a feature map.
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -78,7 +79,7 @@ class Root(nn.Module):
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
-        self.style = config.style
+        self.pads_zeros = config.pool_padding == "zeros"
         self.conv = StandardisedConv(config.num_channels, config.root_dim, 7, 2, config)
         self.norm = build_group_norm(config.root_dim, config) if config.style == "post-activation" else None
 
@@ -86,8 +87,8 @@ class Root(nn.Module):
         """Run the root: convolution and max-pooling."""
         features = self.conv(images)
         if self.norm is None:
-            # BiT pads its pool with zeros, which are not neutral for values that may be negative.
-            padded = F.pad(features, (1, 1, 1, 1))
+            # BiT pads its pool with zeros, which are not neutral for values that may be negative; big_vision's does not.
+            padded = F.pad(features, (1, 1, 1, 1), value=0.0 if self.pads_zeros else -math.inf)
         else:
             features = F.relu(self.norm(features))
             padded = pad_same(features, 3, 2)  # zeros are neutral after a ReLU

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from vitrine.core.config_checks import require_field_types
-from vitrine.models.config import ModelConfig, Pool, Position, PositionInsertion, Readout
+from vitrine.models.config import Gelu, ModelConfig, Pool, Position, PositionInsertion, Readout
 from vitrine.models.registry import resolve_config
 
 # Config fields of the head, which is new in fine-tuning.
@@ -35,12 +35,12 @@ class ModelSettings:
     depth: int | None = None
     num_heads: int | None = None
     mlp_dim: int | None = None
-    gelu: Literal["tanh", "erf"] | None = None
+    gelu: Gelu | None = None
     """GELU variant; erf is three times as fast on CPUs. For a checkpoint: only if its file does not state it."""
     norm_eps: float | None = None
     """Epsilon of the LayerNorms. For a checkpoint: only if its file does not state it."""
     pool: Pool | None = None
-    """Features for the head: class token, mean of the patches, or attention pooling (map)."""
+    """Features for the head: class token, mean of the patches, attention pooling (map), or the first patch."""
     readout_layers: tuple[int, ...] | None = None
     """Blocks, counted from 0 and ending with the last, whose outputs are concatenated for the head."""
     readout: Readout | None = None

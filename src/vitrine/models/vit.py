@@ -29,23 +29,24 @@ class VisionTransformer(Model[ViTConfig]):
     """Patches, prefix tokens and positions, encoder blocks, a pool and a linear head."""
 
     block_intermediates: tuple[str, ...] = EncoderBlock.intermediates
-    before_blocks = ("patches", "positions", "class_token", "distillation_token", "registers")
+    before_blocks = ("patches", "positions", "class_token", "distillation_token", "registers", "pre_norm")
     heads = ("head", "head_distillation")
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.patches = PatchEmbedding(config.patch_channels, config.patch_size, config.width)
+        self.patches = PatchEmbedding(config.patch_channels, config.patch_size, config.width, config.patch_bias)
         self.class_token = nn.Parameter(torch.zeros(1, config.width)) if config.has_class_token else None
         # Random, unlike the class token: registers that start equal and have no position would stay equal.
         self.distillation_token = build_random_tokens(int(config.distillation_token), config.width)
         self.registers = build_random_tokens(config.num_registers, config.width)
         self.positions = build_positions(config)
         self.dropout = nn.Dropout(config.dropout_rate)
+        self.pre_norm = build_norm(config) if config.pre_norm else None
         self.blocks = nn.ModuleList(self.build_block(index) for index in range(config.depth))
         self.norm = build_norm(config)
         self.attention_pool = AttentionPool(config) if config.pool == "map" else None
-        self.hidden_head = HiddenHead(config.width) if config.hidden_head else None
+        self.hidden_head = HiddenHead(config.width, config.feature_dim) if config.hidden_head else None
         self.head = self.build_head()
         self.head_distillation = self.build_head() if config.distillation_token else None
 
@@ -70,6 +71,7 @@ class VisionTransformer(Model[ViTConfig]):
         if len(self.positions) > 0 and not in_every_layer:
             tokens = self.positions[0](tokens, patch_indices)  # eq. 1
         tokens = self.dropout(tokens)
+        tokens = tokens if self.pre_norm is None else self.pre_norm(tokens)
         if recorder is not None:
             recorder("embedding", tokens)
         readout: list[Tensor] = []
@@ -105,6 +107,8 @@ class VisionTransformer(Model[ViTConfig]):
             features = tokens[:, 0] if tokens.shape[1] == 1 else tokens.mean(dim=1)
         elif self.attention_pool is not None:
             features = self.attention_pool(encoded.patches)
+        elif self.config.pool == "first":
+            features = encoded.patches[:, 0]
         else:
             features = encoded.patches.mean(dim=1)
             features = self.norm(features) if self.config.norm_after_pool else features
@@ -119,7 +123,7 @@ class VisionTransformer(Model[ViTConfig]):
     def reset_head(self, num_classes: int, head_bias: float = 0.0, **changes: Any) -> None:
         """Replace all heads by one zero-initialised linear layer, for fine-tuning."""
         if num_classes > 0:  # without a head, features stay what the head would read
-            changes["hidden_head"] = False
+            changes |= {"hidden_head": False, "hidden_head_dim": None}
         super().reset_head(num_classes, head_bias, **changes)
         self.hidden_head = self.hidden_head if self.config.hidden_head else None
         self.head_distillation = None if self.head_distillation is None else self.build_head()

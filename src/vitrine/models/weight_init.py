@@ -22,7 +22,7 @@ def init_xavier_uniform(layer: nn.Linear, *, num_packed: int = 1, bias_std: floa
         nn.init.xavier_uniform_(matrix)
     if bias_std > 0:
         init_normal(layer.bias, bias_std)
-    else:
+    elif layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
