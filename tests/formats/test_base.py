@@ -5,6 +5,7 @@ import torch
 
 from tests.filling import build_filled
 from tests.formats.cases import SMALL, run
+from vitrine.core.console import COMMAND_OPTIONS
 from vitrine.data.preprocessing import build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.base import (
     TABLE,
@@ -12,6 +13,7 @@ from vitrine.formats.base import (
     add_class_positions,
     describe_assumption,
     fold_class_positions,
+    name_override,
     positions_to_table,
     rename,
 )
@@ -67,12 +69,12 @@ def test_a_default_preprocessing_is_assumed_unless_the_checkpoint_states_one() -
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("gelu", "tanh", ["tanh", "--gelu"]),
-        ("norm_eps", 1e-6, ["1e-06", "--norm-eps"]),
-        ("num_heads", 12, ["12 heads", "--num-heads"]),
-        ("grid", (3, 5), ["3 x 5", "--grid"]),
-        ("preprocess", build_imagenet_preprocessing((224, 192)), ["219", "224 x 192", "bicubic", "ImageNet", "--preprocess"]),
-        ("preprocess", build_inception_preprocessing((24, 24)), ["24 x 24", "bilinear", "[-1, 1]", "--preprocess"]),
+        ("gelu", "tanh", ["tanh", "gelu"]),
+        ("norm_eps", 1e-6, ["1e-06", "norm_eps"]),
+        ("num_heads", 12, ["12 heads", "num_heads"]),
+        ("grid", (3, 5), ["3 x 5", "grid"]),
+        ("preprocess", build_imagenet_preprocessing((224, 192)), ["219", "224 x 192", "bicubic", "ImageNet", "preprocess"]),
+        ("preprocess", build_inception_preprocessing((24, 24)), ["24 x 24", "bilinear", "[-1, 1]", "preprocess"]),
     ],
 )
 def test_assumptions_name_value_and_option(name: str, value: object, words: list[str]) -> None:
@@ -89,7 +91,7 @@ def test_a_variants_size_gives_its_heads() -> None:
 
 def test_other_heads_have_64_channels() -> None:
     assert make_foreign().resolve_num_heads(1280, 99) == 20
-    with pytest.raises(ValueError, match=r"width of 100 .*--num-heads"):
+    with pytest.raises(ValueError, match=r"width of 100 .*num_heads"):
         make_foreign().resolve_num_heads(100, 400)
     assert make_foreign(num_heads=5).resolve_num_heads(100, 400) == 5
     assert make_foreign().resolve_num_heads(100, 400, stated=4) == 4
@@ -118,7 +120,7 @@ def test_grid_of_a_position_table(
 
 def test_a_grid_that_does_not_fit_is_an_error() -> None:
     for num_positions, rows in ((22, (1,)), (1, (1,)), (0, (1, 0))):
-        with pytest.raises(ValueError, match=rf"{num_positions} positions.*square.*--grid"):
+        with pytest.raises(ValueError, match=rf"{num_positions} positions.*square.*grid"):
             make_foreign().resolve_grid(num_positions, rows)
     with pytest.raises(ValueError, match=r"17 positions.*3 x 5"):
         make_foreign().resolve_grid(17, (1, 0), (3, 5))
@@ -183,3 +185,23 @@ def test_a_complete_table_is_not_copied() -> None:
     config, state = add_class_positions(*positions_to_table(model))
     assert config is model.config
     assert state[TABLE].data_ptr() == model.state_dict()[TABLE].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, ["gelu", "num_heads"]),  # Python
+        (["--gelu", "--num-heads"], ["--gelu", "--num-heads"]),
+        (
+            ["--model.gelu", "--model.num-heads"],
+            ["--model.gelu", "--num-heads of `vitrine convert`"],
+        ),  # heads: of fresh weights
+        (["--device"], ["--gelu of `vitrine convert`", "--num-heads of `vitrine convert`"]),
+    ],
+)
+def test_an_override_is_named_as_the_running_command_takes_it(options: list[str] | None, expected: list[str]) -> None:
+    token = COMMAND_OPTIONS.set(None if options is None else lambda: options)
+    try:
+        assert [name_override(name) for name in ("gelu", "num_heads")] == expected
+    finally:
+        COMMAND_OPTIONS.reset(token)

@@ -57,7 +57,7 @@ def as_released(peer: BitForImageClassification, counted: bool = False) -> dict[
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_released_file_computes_the_same_as_its_peer(counted: bool, peer: BitForImageClassification, tmp_path: Path) -> None:
     np.savez(tmp_path / "bit.npz", **as_released(peer, counted))
-    with pytest.warns(VitrineWarning, match="defaults of bit.*224 x 224.*--preprocess"):
+    with pytest.warns(VitrineWarning, match="defaults of bit.*224 x 224.*preprocess"):
         model = load_checkpoint(tmp_path / "bit.npz").model
     assert model.config == ResNetConfig(stages=(2, 1), width_factor=0.5, num_classes=5)
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))

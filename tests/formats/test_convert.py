@@ -32,9 +32,9 @@ def test_bad_arguments_write_nothing(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(cases.VIT)
     out = tmp_path / "out"
     for options in ({"images": ["a.png"]}, {"seed": 1}, {"device": "cuda"}):
-        with pytest.raises(ValueError, match="--verify"):
+        with pytest.raises(ValueError, match="verify"):
             convert(checkpoint, out, "vitrine", **options)
-    with pytest.raises(ValueError, match="--image-size"):
+    with pytest.raises(ValueError, match="image_size"):
         convert(checkpoint, out, "vitrine", resize_method="timm")
     with pytest.raises(FileNotFoundError, match=r"none\.png"):
         convert(checkpoint, out, "vitrine", verify=True, images=[tmp_path / "none.png"])

@@ -180,7 +180,7 @@ def test_absent_positions_are_sincos(tmp_path: Path) -> None:
 def test_a_grid_that_is_not_square_needs_an_override(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.OBLONG), tmp_path / "a.npz", "google-2020")
     forget(tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=r"22 positions.*--grid"):
+    with pytest.raises(ValueError, match=r"22 positions.*grid"):
         load_quietly(tmp_path / "a.npz")
     assert load_quietly(tmp_path / "a.npz", Overrides(grid=(3, 7))).model.config.image_size == (12, 28)
     with pytest.raises(ValueError, match="4 x 7"):
@@ -293,11 +293,11 @@ def test_the_pool_is_assumed_where_tensors_do_not_show_it(tmp_path: Path) -> Non
     arrays = make_arrays("big-vision")
     token = arrays.pop("cls")
     np.savez(tmp_path / "vit.npz", **arrays)
-    with pytest.warns(VitrineWarning, match=r"mean pooling \(--pool\)"):
+    with pytest.warns(VitrineWarning, match=r"mean pooling \(pool\)"):
         assert_equals_numpy(arrays, "big-vision", load_model(tmp_path / "vit.npz"))
     with pytest.warns(VitrineWarning) as caught:
         model = load_model(tmp_path / "vit.npz", overrides=Overrides(pool="first"))
-    assert "--pool" not in str(caught[0].message)
+    assert "(pool)" not in str(caught[0].message)
     assert_equals_numpy(arrays, "big-vision", model, reads_first=True)
     np.savez(tmp_path / "token.npz", **arrays, cls=token)
     with pytest.raises(ValueError, match="pool=first contradicts"):

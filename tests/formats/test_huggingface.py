@@ -202,7 +202,7 @@ def test_names_of_transformers_5_are_written(tmp_path: Path) -> None:
 def test_weights_without_config(tmp_path: Path) -> None:
     peer = write_peer(ViTForImageClassification(ViTConfig(**SIZES, image_size=28, num_labels=6)), tmp_path)
     path = (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
-    with pytest.warns(VitrineWarning, match=r"erf GELU \(--gelu\); LayerNorm epsilon 1e-12 \(--norm-eps\)"):
+    with pytest.warns(VitrineWarning, match=r"erf GELU \(gelu\); LayerNorm epsilon 1e-12 \(norm_eps\)"):
         model = load_checkpoint(path, overrides=Overrides(num_heads=4)).model
     images = draw(2, 3, 28, 28)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_an_override_replaces_a_preprocessing_that_does_not_fit(tmp_path: Path) 
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "out", "hf")
     forget(tmp_path / "out")
     change(tmp_path / "out", "preprocessor_config.json", crop_size={"height": 9, "width": 9})
-    with pytest.raises(ValueError, match=r"9 x 9 pixels.*--preprocess"):
+    with pytest.raises(ValueError, match=r"9 x 9 pixels.*preprocess"):
         load_checkpoint(tmp_path / "out")
     with pytest.warns(VitrineWarning, match="replaces"):
         checkpoint = load_checkpoint(tmp_path / "out", overrides=Overrides(preprocess="imagenet"))

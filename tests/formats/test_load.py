@@ -152,7 +152,7 @@ def test_one_warning_names_every_assumption(bare: Path) -> None:
     with pytest.warns(VitrineWarning) as caught:
         load_model(bare)
     assert len(caught) == 1
-    for option in ("--num-heads", "--gelu", "--norm-eps", "--preprocess"):
+    for option in ("num_heads", "gelu", "norm_eps", "preprocess"):
         assert option in str(caught[0].message)
 
 

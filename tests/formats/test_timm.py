@@ -140,7 +140,7 @@ def test_norm_after_pooling(tmp_path: Path) -> None:
 
 def test_an_unknown_number_of_heads(tmp_path: Path) -> None:
     save_quietly(make_checkpoint(cases.VIT), tmp_path / "a.safetensors", "timm")
-    with pytest.raises(ValueError, match=r"width of 16 .*--num-heads"):
+    with pytest.raises(ValueError, match=r"width of 16 .*num_heads"):
         load_quietly(forget(tmp_path / "a.safetensors"))
 
 
@@ -240,7 +240,7 @@ def test_tanh_gelu_of_siglip_models_without_their_config(tmp_path: Path) -> None
     for patch_size, pool, gelu in ((32, "map", "tanh"), (16, "map", "erf"), (32, "mean", "tanh"), (32, "class", "erf")):
         config = configs.ViTConfig(width=768, patch_size=patch_size, image_size=(64, 64), **{**sizes, "pool": pool})
         save_quietly(make_checkpoint(config), tmp_path / "a.safetensors", "timm")
-        with pytest.warns(VitrineWarning, match=rf"{gelu} GELU \(--gelu\)"):
+        with pytest.warns(VitrineWarning, match=rf"{gelu} GELU \(gelu\)"):
             assert load_checkpoint(forget(tmp_path / "a.safetensors")).model.config.gelu == gelu
         (tmp_path / "a.safetensors").unlink()
 
@@ -254,7 +254,7 @@ def test_tanh_gelu_of_siglip_models_without_their_config(tmp_path: Path) -> None
     ],
 )
 def test_the_true_reason_is_given(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    """Neither --grid nor --num-heads can help here."""
+    """Neither grid nor num_heads can help here."""
     peer = build_peer(ViTForImageClassification, ViTConfig(**{**SIZES, "hidden_size": 96, "num_attention_heads": 3}))
     state = as_timm(peer)
     for name, shape in changes.items():

@@ -25,14 +25,14 @@ def test_config_states_the_preprocessing(crop_mode: str, tmp_path: Path) -> None
         "crop_pct": 0.9,
         "crop_mode": crop_mode,
         "interpolation": "bilinear",
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.1, 0.2, 0.3],
     }
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": cfg}))
-    with pytest.warns(VitrineWarning, match=r"defaults of timm: erf GELU .*1e-06 \(--norm-eps\)\.$"):
+    with pytest.warns(VitrineWarning, match=r"defaults of timm: erf GELU .*1e-06 \(norm_eps\)\.$"):
         checkpoint = load_checkpoint(tmp_path, overrides=Overrides(num_heads=2))
     assert checkpoint.preprocessing.resize == (26 if crop_mode == "center" else (26, 26))
-    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert (checkpoint.preprocessing.mean, checkpoint.preprocessing.std) == ((0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
     assert checkpoint.model.config.gelu == "erf"
 
 

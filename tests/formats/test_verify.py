@@ -9,8 +9,7 @@ import torch
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
-from vitrine.formats.checkpoint import Checkpoint
-from vitrine.formats.verify import draw_images, verify_checkpoint
+from vitrine.formats.verify import Comparison, draw_images, verify_checkpoint
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.registry import build_model
 
@@ -44,8 +43,28 @@ def test_another_network_is_detected(changes: dict[str, object], tmp_path: Path)
     checkpoint = make_checkpoint(ViTConfig(**cases.SMALL, num_classes=5))
     other = build_model(checkpoint.model.config, **changes).eval()
     other.load_state_dict(checkpoint.model.state_dict())
-    save_quietly(Checkpoint(other, checkpoint.preprocessing), tmp_path / "out", "vitrine")
+    save_quietly(replace(checkpoint, model=other), tmp_path / "out", "vitrine")
     (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert comparison.same_description  # so that only the outputs differ
+    assert not comparison.is_equal
+
+
+@pytest.mark.parametrize(("field", "scale"), [("max_difference", "max_logit"), ("max_feature_difference", "max_feature")])
+@pytest.mark.parametrize(("difference", "is_equal"), [(0.9e-5, True), (1.1e-5, False), (1e-3, False)])
+def test_logits_and_features_may_differ_by_rounding_only(field: str, scale: str, difference: float, is_equal: bool) -> None:
+    equal = Comparison("vitrine", 0.0, 8.0, 0.0, 3.0, same_answers=3, num_images=3, same_description=True)
+    assert equal.is_equal
+    assert replace(equal, **{field: difference * getattr(equal, scale)}).is_equal == is_equal
+
+
+def test_a_changed_head_is_detected_by_its_logits(tmp_path: Path) -> None:
+    checkpoint, other = make_checkpoint(cases.VIT), make_checkpoint(cases.VIT)
+    with torch.no_grad():
+        other.model.head.bias[2] += 1e-3  # features stay the same
+    save_quietly(other, tmp_path / "out", "vitrine")
+    (comparison,) = verify_checkpoint(checkpoint, tmp_path / "out", draw_images(checkpoint, 3, seed=0))
+    assert comparison.max_feature_difference == 0
+    assert comparison.same_description
     assert not comparison.is_equal
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrine.core.config_checks import is_whole
+from vitrine.core.console import name_setting
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.config import FormatName, Overrides
 from vitrine.formats.tensor_files import LazyTensor, Tensors
@@ -24,6 +25,7 @@ from vitrine.models.config import Gelu, HybridConfig, ModelConfig, ResNetConfig,
 from vitrine.models.model import Model
 from vitrine.models.positions import AddedPositions
 from vitrine.models.registry import VARIANTS
+from vitrine.models.settings import CHECKPOINT_SETTINGS
 
 T = TypeVar("T")
 Grid = tuple[int, int]
@@ -82,7 +84,9 @@ class ForeignCheckpoint:
         default = NUM_HEADS.get((width, mlp_dim), width // 64 if width % 64 == 0 else None)
         num_heads = self.resolve("num_heads", stated, default)
         if num_heads is None:
-            raise ValueError(f"{self.source} does not state how many heads its width of {width} has: pass --num-heads.")
+            raise ValueError(
+                f"{self.source} does not state how many heads its width of {width} has: set {name_override('num_heads')}."
+            )
         return num_heads
 
     def resolve_grid(self, num_positions: int, class_rows: tuple[int, ...], stated: Grid | None = None) -> tuple[Grid, int]:
@@ -99,7 +103,9 @@ class ForeignCheckpoint:
                 return (rows, columns), num_rows
         grid = "a square grid" if stated is None else f"a grid of {stated[0]} x {stated[1]} patches"
         expected = f"{grid} plus {' or '.join(map(str, class_rows))}"
-        raise ValueError(f"{self.source} has {num_positions} positions; expected {expected}: pass --grid ROWSxCOLUMNS.")
+        raise ValueError(
+            f"{self.source} has {num_positions} positions; expected {expected}: set {name_override('grid')} (rows x columns)."
+        )
 
     def resolve_unseen_grid(self, stride: int, stated: Grid | None = None) -> Grid:
         """Return the patch grid of a model that stores no positions; default: that of 224 x 224 pixels."""
@@ -187,7 +193,9 @@ class CheckpointFormat:
 
     def unsupported(self, feature: str) -> ValueError:
         """Build the error for a model that this format cannot hold."""
-        return ValueError(f"The format {self.name} cannot hold {feature}: use another, e.g. --format vitrine, which holds all.")
+        return ValueError(
+            f"The format {self.name} cannot hold {feature}: use another, e.g. {name_setting('format', 'vitrine')}."
+        )
 
     def resolve_vit(
         self,
@@ -234,9 +242,16 @@ class CheckpointFormat:
         return config, dict(model.state_dict())
 
 
+def name_override(name: str) -> str:
+    """Return how the user overrides a setting of a checkpoint. Of a recipe, some fields are for fresh weights only."""
+    setting = name_setting(name)
+    is_for_fresh_weights = setting.startswith("--model.") and name not in CHECKPOINT_SETTINGS
+    return f"--{name.replace('_', '-')} of `vitrine convert`" if is_for_fresh_weights else setting
+
+
 def describe_assumption(name: str, value: Any) -> str:
     """Return a default that was assumed in words, with the option that overrides it."""
-    option = f"(--{name.replace('_', '-')})"
+    option = f"({name_override(name)})"
     if name in ASSUMED:
         return f"{ASSUMED[name].format(value)} {option}"
     assert isinstance(value, Preprocessing)

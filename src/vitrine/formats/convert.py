@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitrine.core.console import name_setting
 from vitrine.core.files import check_parent_folder
 from vitrine.core.runtime import check_device
 from vitrine.formats.checkpoint import Checkpoint
@@ -61,7 +62,8 @@ def convert(
     out = Path(out)
     check_arguments(out, format, overwrite, verify, images, seed, device)
     if image_size is None and resize_method != "paper":
-        raise ValueError(f"--resize-method {resize_method} applies only with --image-size: add it, or leave this out.")
+        given = name_setting("resize_method", resize_method)
+        raise ValueError(f"{given} applies only with {name_setting('image_size')}: add it, or leave this out.")
     checkpoint = load_checkpoint(model, num_classes, image_size, overrides=overrides, resize_method=resize_method)
     checkpoint = replace_class_names(checkpoint, class_names)
     shown = read_images(checkpoint, images, seed) if verify else None  # a bad image fails before anything is written
@@ -76,14 +78,15 @@ def check_arguments(
 ) -> None:
     """Raise an error for bad paths and contradicting options before the model is loaded, which can take minutes."""
     if not verify and (images or seed != 0 or device != "cpu"):
-        raise ValueError("--images, --seed and --device apply only with --verify: add it, or leave them out.")
+        names = " and ".join(map(name_setting, ("images", "seed", "device")))
+        raise ValueError(f"{names} apply only with {name_setting('verify')}: add it, or leave them out.")
     if not overwrite and (out.exists() or out.is_symlink()):
-        raise FileExistsError(f"{out} exists: choose another name, or add --overwrite.")
+        raise FileExistsError(f"{out} exists: choose another name, or add {name_setting('overwrite')}.")
     check_parent_folder(out)
     check_format_path(format, out)
     for path in images:
         if not Path(path).is_file():
-            raise FileNotFoundError(f"--images {path} is not a file: give the image files to verify with.")
+            raise FileNotFoundError(f"{name_setting('images', str(path))} is not a file: give the image files to verify with.")
     check_device(device)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from vitrine.core.console import warn_user
+from vitrine.core.console import name_setting, warn_user
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
 from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredModel, Stored, positions_to_table, rename
 from vitrine.formats.huggingface_config import parse_size, preprocessing_from_huggingface
@@ -82,7 +82,7 @@ class HuggingFace(CheckpointFormat):
         if config.pool != "class":
             raise self.unsupported(f"a model with pool={config.pool!r}")
         if config.hidden_head and config.num_classes > 0:
-            raise self.unsupported("a hidden layer before the head (without the head it can: add --num-classes 0)")
+            raise self.unsupported(f"a hidden layer before the head (it can without: {name_setting('num_classes', 0)})")
         return positions_to_table(model, "add")
 
     def tensor_mappings(self, config: ViTConfig | ResNetConfig) -> Iterator[TensorMapping]:

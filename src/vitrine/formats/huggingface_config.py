@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from vitrine.core.console import name_setting
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig, as_image_size
 
@@ -116,7 +117,9 @@ def preprocessing_from_huggingface(content: dict[str, Any], config: ModelConfig)
     default = next((processor for family, processor in PROCESSORS.items() if name.startswith(family)), ProcessorDefaults())
     factor = content.get("rescale_factor", 1 / 255) if content.get("do_rescale", True) else 1
     if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
-        raise ValueError(f"preprocessor_config.json scales values by {factor!r}; supported is 1/255: pass --preprocess.")
+        raise ValueError(
+            f"preprocessor_config.json scales values by {factor!r}; supported is 1/255: set {name_setting('preprocess')}."
+        )
     resample = content.get("resample", default.resample)
     if not isinstance(resample, int) or resample not in FILTERS:
         raise ValueError(f"preprocessor_config.json has resample={resample!r}; supported are Pillow's filters 0 to 5.")
@@ -130,7 +133,8 @@ def preprocessing_from_huggingface(content: dict[str, Any], config: ModelConfig)
         crop = resize if isinstance(resize, tuple) else config.image_size
     crop = as_image_size(crop)
     if crop != config.image_size:
-        expected = f"the model expects {config.image_size[0]} x {config.image_size[1]}: correct it, or pass --preprocess"
+        size = f"{config.image_size[0]} x {config.image_size[1]}"
+        expected = f"the model expects {size}: correct it, or set {name_setting('preprocess')}"
         raise ValueError(f"preprocessor_config.json makes images of {crop[0]} x {crop[1]} pixels, but {expected}.")
     half, is_normalised = [0.5] * config.num_channels, content.get("do_normalize", True)
     return Preprocessing.from_json(

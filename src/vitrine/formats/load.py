@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrine.core.console import join_names, summarise_error, warn_user
+from vitrine.core.console import join_names, name_setting, summarise_error, warn_user
 from vitrine.core.files import parse_json, read_json
 from vitrine.core.hub import INDEX, PICKLED, SINGLE, download_model, is_hub_reference
 from vitrine.data.preprocessing import Preprocessing, build_imagenet_preprocessing, build_inception_preprocessing
@@ -254,7 +254,7 @@ def choose_preprocessing(choice: Preprocessing | str | Path, config: ModelConfig
         return build(config.image_size, config.num_channels)
     path = Path(choice)
     if not path.is_file():
-        raise FileNotFoundError(f"--preprocess {choice} is not imagenet, inception or a JSON file.")
+        raise FileNotFoundError(f"{name_setting('preprocess', str(choice))} is not imagenet, inception or a JSON file.")
     content = read_json(path)
     if {"image_processor_type", "feature_extractor_type", "do_resize"} & content.keys():
         return preprocessing_from_huggingface(content, config)
