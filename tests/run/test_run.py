@@ -118,7 +118,7 @@ def generator() -> Iterator[None]:
 @pytest.fixture
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the figure, which takes as long as the rest of such a run."""
-    monkeypatch.setattr(module, "plot_curves", lambda *arguments: None)
+    monkeypatch.setattr(module, "write_run_report", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,17 @@ def measure(folder: Path, source: str, split: str) -> tuple[float, float, float]
 
 def test_everything_is_in_the_folder(finished: tuple[Recipe, RunFolder, Any]) -> None:
     recipe, folder, summary = finished
-    names = {"recipe.json", "data.json", "metrics.jsonl", "checkpoints", "best", "model", "curves.png", "summary.json"}
+    names = {
+        "recipe.json",
+        "data.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "best",
+        "model",
+        "curves.png",
+        "report.html",
+        "summary.json",
+    }
     assert set(os.listdir(folder.path)) == names
     assert [path.name for path in folder.list_checkpoints()] == ["step-00000012", "step-00000010"]
     assert folder.read_recipe() == recipe

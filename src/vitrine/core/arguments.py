@@ -4,6 +4,8 @@ tyro is imported on first use, so that `vitrine --help` does not wait for it.
 """
 
 import io
+import shlex
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import replace
@@ -23,6 +25,11 @@ Options = TypeVar("Options")
 
 OPTION_ALIASES: dict[str, str] = {}
 """Former spellings of renamed options, {"--old": "--new"}; they are still accepted."""
+
+
+def format_own_command() -> str:
+    """Return the command line of this process, e.g. for a page that says how it was made."""
+    return shlex.join(["vitrine", *sys.argv[1:]])
 
 
 def parse_arguments(name: str, command: Callable[..., None], arguments: list[str]) -> Callable[[], None]:
