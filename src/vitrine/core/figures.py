@@ -197,7 +197,9 @@ def encode_palette(indices: np.ndarray, colours: np.ndarray) -> bytes:
     image = Image.fromarray(indices)
     image.putpalette(colours[:, :3].tobytes())
     content = io.BytesIO()
-    image.save(content, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
+    opacity = colours[:, 3]
+    transparency = {} if (opacity == 255).all() else {"transparency": opacity.tobytes()}
+    image.save(content, "PNG", optimize=True, **transparency)
     return content.getvalue()
 
 

@@ -1,5 +1,6 @@
 """The demo's results: a table for the terminal, and one HTML page with everything on it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,14 +62,15 @@ def write_demo_report(plan: Plan, results: Sequence[StepResult], inspection: Ins
     path = plan.config.out / "report.html"
     tested = [result for result in results if result.accuracy is not None and result.key != "pretrain"]
     images = "test images" if plan.has_test else "images held out of training"
-    lede = (
-        f"{describe_comparison(tested)} All models learned from the same {len(plan.train):,} images of "
-        f"{len(plan.train.class_names)} classes, and were tested once on {len(plan.test):,} {images}."
-    )
     start = "shapes" if plan.config.model is None else Path(plan.config.model).name
+    lede = (
+        f"A Vision Transformer, from {start} to {name_data(plan.config)}. All models learned from the same "
+        f"{len(plan.train):,} images of {len(plan.train.class_names)} classes, and were tested once on {len(plan.test):,} "
+        f"{images}; lines are 95 % intervals."
+    )
     page = Page(
         kind="Demo",
-        title=f"A Vision Transformer, from {start} to {name_data(plan.config)}",
+        title=describe_comparison(tested),
         lede=lede,
         answer=build_ladder(tested),
         sections=[
@@ -94,12 +96,13 @@ def describe_comparison(results: Sequence[StepResult]) -> str:
     accuracies = {result.key: result.accuracy for result in results}
     transfer, scratch = accuracies.get("transfer"), accuracies.get("scratch")
     if transfer is None or scratch is None:
-        return ""
-    values = f"{format_share(transfer.value)} with pre-training, {format_share(scratch.value)} without."
-    if None in (transfer.low, transfer.high, scratch.low, scratch.high):
-        return values
-    is_apart = (transfer.low or 0.0) > (scratch.high or 0.0) or (scratch.low or 0.0) > (transfer.high or 0.0)
-    return values if is_apart else f"{values} The intervals overlap, so this test does not surely tell them apart."
+        return "A Vision Transformer, step by step"
+    values = f"{format_share(transfer.value)} with pre-training, {format_share(scratch.value)} without"
+    ends = (transfer.low, transfer.high, scratch.low, scratch.high)
+    low, high, other_low, other_high = (end if end is not None else math.nan for end in ends)
+    if low > other_high:
+        return f"Pre-training helped: {values}"
+    return f"Pre-training did harm: {values}" if high < other_low else f"Pre-training did not surely help: {values}"
 
 
 def build_ladder(results: Sequence[StepResult]) -> Ladder:
@@ -131,7 +134,7 @@ def describe_curves(plan: Plan, results: Sequence[StepResult]) -> list[Section]:
     if "pretrain" in records:
         caption += ": first the pre-training on shapes, then the runs on the data"
     text = f"{caption}. A low loss on so few images does not mean a high accuracy on others."
-    return [Section("All models fit their training images", "Training", text, parts)] if parts else []
+    return [Section("How the training losses fell", "Training", text, parts)] if parts else []
 
 
 def build_loss_chart(curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> Chart:

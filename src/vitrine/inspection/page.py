@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrine.core.figures import build_image, encode_map, encode_overlay, encode_photo, encode_png, encode_signed_map
+from vitrine.core.figures import (
+    build_image,
+    encode_map,
+    encode_overlay,
+    encode_photo,
+    encode_png,
+    encode_signed_map,
+    shorten_label,
+)
 from vitrine.core.html_report import Page, Section
 from vitrine.core.page_images import Chart, ColourScale, Exhibit, Gallery, MapGrid, Picture, Strip, Tiles
 from vitrine.core.page_parts import Details, Part, Row, Subheading, Table, format_share, link_file
 from vitrine.inspection.distance import Distances
-from vitrine.inspection.figures import MaskedImages, draw_distance_panels, tile_similarities
+from vitrine.inspection.figures import InspectedImage, MaskedImages, draw_distance_panels, tile_similarities
 from vitrine.inspection.filters import Filters
 from vitrine.inspection.inspect_model import Attention, Inspection
 from vitrine.inspection.positions import Similarities
@@ -61,7 +69,7 @@ def describe_predictions(inspection: Inspection) -> str:
     if not predictions:
         return f"What the features of {len(inspection.images)} images look like"
     surest = max(predictions, key=lambda each: each.probabilities[0])
-    sure = f"{surest.classes[0]}, {format_share(surest.probabilities[0], 0)} sure"
+    sure = f"{shorten_label(surest.classes[0])}, {format_share(surest.probabilities[0], 0)} sure"
     if len(predictions) == 1:
         return f"The model says {sure}"
     return f"Of {len(predictions)} images, the model is surest of {sure}"
@@ -91,7 +99,7 @@ def build_rollout_section(inspection: Inspection, page: Path) -> Section:
                 title="" if prediction is None else prediction.classes[0],
                 after="" if prediction is None else f"{format_share(prediction.probabilities[0])} sure",
                 lines=["then " + ", ".join(f"{name} {format_share(share)}" for name, share in others)] if others else [],
-                name=image.name,
+                name=shorten_name(image),
                 url=None if image.path is None else link_file(image.path, page),
                 overlay=None if rollout is None else encode_overlay(rollout),
             )
@@ -109,6 +117,11 @@ def build_rollout_section(inspection: Inspection, page: Path) -> Section:
     return Section("The output comes from the bright patches (figures 6 and 14)", "Rollout, figure 6", text, [gallery])
 
 
+def shorten_name(image: InspectedImage) -> str:
+    """Return the name of an image, of a long path the last two parts."""
+    return "/".join(Path(image.name).parts[-2:])
+
+
 def build_attention_section(inspection: Inspection, attention: Attention) -> Section:
     """Build the attention maps of each image by layer and head."""
     choice = attention.choice
@@ -120,7 +133,7 @@ def build_attention_section(inspection: Inspection, attention: Attention) -> Sec
             for layer, heads in zip(choice.layers, maps, strict=True)
         ]
         photo = encode_photo(frame_query(image.model_input, choice.query, maps.shape[2:]))
-        rows.append(Row(image.name, [MapGrid(columns, cells, photo)]))
+        rows.append(Row(shorten_name(image), [MapGrid(columns, cells, photo)]))
     parts = rows[:NUM_OPEN]
     if len(rows) > NUM_OPEN:
         parts.append(Details(f"{len(rows) - NUM_OPEN} more images", rows[NUM_OPEN:]))
@@ -129,7 +142,7 @@ def build_attention_section(inspection: Inspection, attention: Attention) -> Sec
         "of the share of the map's own maximum. Layers and heads count from 0."
     )
     scale = ColourScale("0", "maximum")
-    return Section("Each head attends to other patches", "Attention maps", text, [scale, *parts])
+    return Section("What each head attends to", "Attention maps", text, [scale, *parts])
 
 
 def frame_query(pixels: np.ndarray, query: str, grid: tuple[int, ...]) -> np.ndarray:
@@ -158,7 +171,7 @@ def build_distance_section(distances: Distances) -> Section:
         draw,
         alt=f"Mean attention distance of each head: {first} pixels in layer 0, {last} in layer {len(values) - 1}.",
         look="Look at the lowest dots of the first layers.",
-        caption="These heads attend locally, as convolutions do. In the second panel attention to the class token and "
+        caption="Heads near 0 attend locally, as convolutions do. In the second panel attention to the class token and "
         "registers counts as distance 0, as in most published figures.",
         narrow_height=4.6,
     )
@@ -182,7 +195,7 @@ def build_feature_section(inspection: Inspection) -> Section:
         colours = encode_png(build_image((255 * features.colours[number]).round().astype(np.uint8)))
         norms = frame_outliers(features.norms[number] / max(largest, 1e-12), features.outliers[number])
         strip = Strip([(encode_photo(image.model_input), "input"), (colours, "features"), (norms, "norms")])
-        rows.append(Row(image.name, [strip]))
+        rows.append(Row(shorten_name(image), [strip]))
     text = (
         "Patches of similar colour have similar features: red, green and blue are the first three principal components over "
         "these images. Norms are of the tokens before the final norm; a frame marks patches above twice the median. Such "
@@ -221,7 +234,7 @@ def build_position_section(similarities: Sequence[Similarities]) -> Section:
         "Cosine similarity of position embeddings. Each tile belongs to one patch and shows its similarity to all patches: "
         "high around the patch itself, and often along its row and column. Nobody told the model which patches are neighbours."
     )
-    return Section("Positions of one row or column are alike (figures 7 and 10)", "Positions, figure 7", text, parts)
+    return Section("Which positions are alike (figures 7 and 10)", "Positions, figure 7", text, parts)
 
 
 def build_filter_section(filters: Filters) -> Section:

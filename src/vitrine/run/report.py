@@ -177,7 +177,7 @@ def build_curve_section(run: FinishedRun, point: TestPoint | None) -> list[Secti
     chart = Chart(
         lambda figure: draw_panels(figure, panels, run.names, point),
         alt=f"Learning curves. {ends}",
-        look="Look at the distance between training and validation.",
+        look=f"Look at the distance between training and {'validation' if run.names.evaluation else 'the test'}.",
         caption="Training is measured on augmented batches while the weights change, validation on whole images in between."
         + (" The diamond is the test, made once, with its 95 % interval." if point is not None else ""),
         height=2.9,

@@ -43,7 +43,7 @@ def write_check_report(check: DataCheck, path: Path, title: str, command: str | 
         kind="Data check",
         title=describe_result(check, title),
         lede=describe_kinds(check),
-        facts=[("Data", title), *((split or "Images", f"{len(source):,} images") for split, source in check.sources.items())],
+        facts=[("Data", title), *((split or "All", f"{len(source):,} images") for split, source in check.sources.items())][:6],
         sections=sections,
         command=command,
         remarks=["all issues with --json, images to leave out with --leave-out"],
