@@ -174,6 +174,17 @@ def test_everything_is_in_the_folder(finished: tuple[Recipe, RunFolder, Any]) ->
         assert min(curves.size) > 200
 
 
+def test_top5_of_four_classes_is_logged_and_not_printed(
+    source: str, tmp_path: Path, no_curves: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_recipe(make_recipe(source), tmp_path / "run")
+    printed = capsys.readouterr().err
+    assert "val_top1" in printed
+    assert "val_top5" not in printed
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    assert [record["val_top5"] for record in records if "val_top1" in record] == [1.0] * 3
+
+
 def test_the_summary_is_correct(finished: tuple[Recipe, RunFolder, Any], source: str) -> None:
     _, folder, summary = finished
     assert (summary.steps, summary.total_steps, summary.is_finished) == (12, 12, True)
