@@ -18,7 +18,7 @@ from tests.data.sources.test_imagenet import make_imagenet
 from tests.evaluation.test_predictor import compute_probabilities, make_classifier
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
-from tests.pages import read_page
+from tests.pages import list_links, read_page
 from tests.photos import draw_images
 from vitrine.cli import main
 from vitrine.evaluation import classification_report
@@ -128,6 +128,14 @@ def test_classes_are_sorted_worst_first(folder: Path, tmp_path: Path, capsys: py
     assert lines[start + 1 :] == expected
 
 
+def test_top5_of_five_classes_is_only_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [file for number in range(5) for file in draw_images(tmp_path / "photos" / f"class {number}", 2, seed=number)]
+    save_quietly(make_classifier(files, replace(cases.VIT, num_classes=5)), tmp_path / "model", "vitrine")
+    run("evaluate", tmp_path / "model", tmp_path / "photos", "--json", tmp_path / "report.json", *NO_WORKERS)
+    assert "top-5" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())["top5"]["value"] == 1
+
+
 def test_ten_worst_of_many_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [file for number in range(12) for file in draw_images(tmp_path / "photos" / f"class {number}", 1, seed=number)]
     save_quietly(make_classifier(files, replace(cases.VIT, num_classes=12)), tmp_path / "model", "vitrine")
@@ -141,7 +149,9 @@ def test_report_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     out = tmp_path / "made" / "here"
     run("evaluate", folder / "first", folder / "photos", "--out", out, *NO_WORKERS)
     assert f"{out}: report.html, classes.csv, confusion.png, mistakes.png." in capsys.readouterr().out
-    assert sorted(file.name for file in out.iterdir()) == ["classes.csv", "confusion.png", "mistakes.png"]
+    assert sorted(file.name for file in out.iterdir()) == ["classes.csv", "confusion.png", "mistakes.png", "report.html"]
+    page = read_page(out / "report.html")
+    assert [link.is_file() for link in list_links(page, out / "report.html")].count(True) == len(page.find("code")) > 0
     truth, probabilities = compute_by_hand(folder / "first", folder / "photos")
     confusions = confusion_matrix(truth, probabilities.argmax(axis=1))
     with (out / "classes.csv").open(newline="") as file:
