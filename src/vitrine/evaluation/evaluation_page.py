@@ -243,7 +243,7 @@ def build_comparison(evaluation: EvaluationSummary, comparison: Comparison, cont
     """Build the section that compares two models on the same images."""
     assert evaluation.against is not None
     paired, source = comparison.paired, evaluation.result.source
-    names = (name_model(context.model), name_model(context.against or "the other model"))
+    names = (context.model, context.against or "the other model")
     reports = (evaluation.report, evaluation.against.report)
     rungs = [
         Rung("", name, f"{count_hits(report):,} of {report.num_images:,}", place(report.top1), is_kept=index == 0)
@@ -252,8 +252,8 @@ def build_comparison(evaluation: EvaluationSummary, comparison: Comparison, cont
     difference = paired.difference
     low, high = (100 * (end if end is not None else difference.value) for end in (difference.low, difference.high))
     is_decided = low > 0 or high < 0
-    better = names[0] if difference.value > 0 else names[1]
-    title = f"{better} is better on these images" if is_decided else "This test does not tell which model is better"
+    better = "first" if difference.value > 0 else "second"
+    title = f"The {better} model is better on these images" if is_decided else "This test does not tell which model is better"
     text = (
         f"First minus second: {signed(100 * difference.value)} points, 95 % interval {signed(low)} to {signed(high)}; "
         f"p = {paired.p_value:.2g} (McNemar's exact test). Only the first is right on {paired.only_first:,} images, only the "
