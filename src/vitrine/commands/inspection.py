@@ -49,9 +49,9 @@ def inspect(
     masked = load_masked_objective(model)
     inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device)
     page = write_inspection(inspection, out, model, None if masked is None else masked.to(device), format_own_command())
-    print_predictions(inspection)
     if inspection.attention is not None:
         print_distances(inspection.attention.distances)
+    print_predictions(inspection)
     for reason in inspection.unreadable.values():
         print_error(reason)
     print_lines(f"Report: {page}")
@@ -61,6 +61,7 @@ def print_predictions(inspection: "Inspection") -> None:
     """Print the most likely class of each image, if the model has a head."""
     rows = [(each.image, each.classes[0], format_percent(each.probabilities[0])) for each in inspection.predictions]
     if rows:
+        print_lines("")
         print_table(("image", "prediction", "probability"), rows)
         print_lines("")
 
