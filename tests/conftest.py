@@ -56,5 +56,5 @@ def short_runs() -> Iterator[None]:
     from vitrine.run import run
 
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
-        patch.setattr(run, "plot_curves", lambda *arguments: None)
+        patch.setattr(run, "write_run_report", lambda *arguments: None)
         yield

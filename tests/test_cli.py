@@ -311,7 +311,7 @@ def test_no_name_acts_on_the_terminal_or_on_a_page(
     assert Path(model).is_dir()
     assert called - {EVIL} == set(commands) - {"demo"}
     written = [path for path in tmp_path.rglob("*") if path.suffix == ".html" or path.name.startswith("check.html")]
-    assert len(written) == 2
+    assert len(written) == 4  # of data check, inspect, evaluate and a run
     for text in (printed, *(path.read_text(encoding="utf-8") for path in written)):
         assert r"\x1b]0;title\x07b\u202egpj\x9b2J\u2066" in text
         assert [mark for mark in ("\x1b]", "\x07", "\u202e", "\x9b", "\u2066") if mark in text] == []

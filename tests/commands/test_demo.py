@@ -5,7 +5,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.demo.stage import make_checkpoint, make_images
@@ -14,7 +13,8 @@ from vitrine.commands import demo
 from vitrine.demo import steps
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.plan import Plan, Step, StepResult
-from vitrine.demo.report import COLUMNS, draw_head_distances
+from vitrine.demo.report import COLUMNS
+from vitrine.inspection.inspect_model import Inspection, inspect
 from vitrine.training.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -74,14 +74,12 @@ def test_interrupted_demo_is_resumed(capsys: pytest.CaptureFixture[str], monkeyp
             self.title = "stopped"  # once: a second signal would quit before the next step
             signal.raise_signal(signal.SIGINT)
 
-    def draw(plan: Plan, step: Step) -> StepResult:
-        for name in ("inspect/rollout.png", "distances.png"):
-            (plan.config.out / name).parent.mkdir(exist_ok=True)
-            draw_head_distances(np.ones((1, 1)), plan.config.out / name)
-        return StepResult(key=step.key, title=step.title, command=step.command, seconds=1.0)
+    def look(plan: Plan, step: Step) -> tuple[StepResult, Inspection]:
+        inspection = inspect(plan.checkpoint, next(Path("images").rglob("*.png")), device="cpu")
+        return StepResult(key=step.key, title=step.title, command=step.command, seconds=1.0), inspection
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "run_inspection", draw)  # which takes longest
+        patch.setattr(steps, "run_inspection", look)  # which takes longest
         patch.setattr(demo, "DemoConfig", lambda **fields: DemoConfig(**fields, **SHORT | {"steps": 12}))
         patch.setattr(Progress, "update", interrupt)
         assert exit_status(*words) == 130

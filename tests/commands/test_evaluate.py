@@ -18,6 +18,7 @@ from tests.data.sources.test_imagenet import make_imagenet
 from tests.evaluation.test_predictor import compute_probabilities, make_classifier
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
+from tests.pages import list_links, read_page
 from tests.photos import draw_images
 from vitrine.cli import main
 from vitrine.evaluation import classification_report
@@ -127,6 +128,14 @@ def test_classes_are_sorted_worst_first(folder: Path, tmp_path: Path, capsys: py
     assert lines[start + 1 :] == expected
 
 
+def test_top5_of_five_classes_is_only_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [file for number in range(5) for file in draw_images(tmp_path / "photos" / f"class {number}", 2, seed=number)]
+    save_quietly(make_classifier(files, replace(cases.VIT, num_classes=5)), tmp_path / "model", "vitrine")
+    run("evaluate", tmp_path / "model", tmp_path / "photos", "--json", tmp_path / "report.json", *NO_WORKERS)
+    assert "top-5" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())["top5"]["value"] == 1
+
+
 def test_ten_worst_of_many_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [file for number in range(12) for file in draw_images(tmp_path / "photos" / f"class {number}", 1, seed=number)]
     save_quietly(make_classifier(files, replace(cases.VIT, num_classes=12)), tmp_path / "model", "vitrine")
@@ -139,8 +148,12 @@ def test_ten_worst_of_many_classes(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_report_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made" / "here"
     run("evaluate", folder / "first", folder / "photos", "--out", out, *NO_WORKERS)
-    assert f"{out}: classes.csv, confusion.png, mistakes.png." in capsys.readouterr().out
-    assert sorted(file.name for file in out.iterdir()) == ["classes.csv", "confusion.png", "mistakes.png"]
+    assert f"{out}: report.html, classes.csv, confusion.png, mistakes.png." in capsys.readouterr().out
+    assert sorted(file.name for file in out.iterdir()) == ["classes.csv", "confusion.png", "mistakes.png", "report.html"]
+    page = read_page(out / "report.html")
+    links = list_links(page, out / "report.html")
+    assert len(links) > 10
+    assert all(link.is_file() for link in links)
     truth, probabilities = compute_by_hand(folder / "first", folder / "photos")
     confusions = confusion_matrix(truth, probabilities.argmax(axis=1))
     with (out / "classes.csv").open(newline="") as file:
@@ -237,15 +250,22 @@ def test_mapping_of_classes(folder: Path, tmp_path: Path, capsys: pytest.Capture
     assert "2 of 7" in err
     assert "class 4, class 6" in err
     assert out.startswith("30 images, 12 without a label left out ")
-    assert f"{tmp_path}: mistakes.png." in out
+    assert f"{tmp_path}: report.html, mistakes.png." in out
+    page = read_page(tmp_path / "report.html")
+    assert page.one(kind="value").text == f"{100 * report['top1']['value']:.1f}%"
+    assert "12 without a label" in page.one(kind="count").text
+    assert page.find(kind="classes") == page.find(kind="pairs") == []  # which need one label for each image
 
 
 def test_no_mistakes_write_no_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "map.json").write_text(json.dumps({name: list(range(NUM_CLASSES)) for name in NAMES}))
     arguments = ("--mapping", tmp_path / "map.json", "--out", tmp_path / "out", *NO_WORKERS)
     run("evaluate", folder / "first", folder / "photos", *arguments)
-    assert "No mistakes" in capsys.readouterr().out
-    assert list((tmp_path / "out").iterdir()) == []
+    assert "report.html." in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+    page = read_page(tmp_path / "out" / "report.html")
+    assert page.one(kind="value").text == "100.0%"
+    assert page.find(kind="gallery") == []
 
 
 def test_several_labels_as_in_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,15 +103,14 @@ def test_the_result_of_a_run_is_printed_and_written(
         "seed",
         "steps",
         "best validation accuracy",
-        "test top-1",
-        "test top-5",
+        "test top-1",  # of four classes, whose top-5 would be 100 %
         "images",
         "exaFLOPs",
         "device-hours",
     ]
     assert lines[1].split()[:2] == ["0", str(TOTAL_STEPS)]
     assert f"{100 * top1:.2f} %" in lines[1]
-    assert lines[2:] == [f"The model is in {whole / 'model'}, its curves in {whole / 'curves.png'}."]
+    assert lines[2:] == [f"The model is in {whole / 'model'}, its report in {whole / 'report.html'}."]
     assert output.err == ""
     results = json.loads((tmp_path / "results.json").read_text())
     assert results == {"runs": [json.loads((whole / "summary.json").read_text())]}
@@ -175,7 +174,7 @@ def test_a_learning_rate_is_chosen_and_trained_with_several_seeds(
     expected = f"test top-1 over 2 seeds: {100 * np.mean(tests):.2f} ± {100 * np.std(tests, ddof=1):.2f} %"
     assert lines[6:] == [
         expected,
-        f"The model is in {out / 'chosen' / 'seed-*' / 'model'}, its curves in {out / 'chosen' / 'seed-*' / 'curves.png'}.",
+        f"The model is in {out / 'chosen' / 'seed-*' / 'model'}, its report in {out / 'chosen' / 'seed-*' / 'report.html'}.",
     ]
     assert sorted(path.name for path in out.iterdir()) == ["chosen", "rate-0.01", "rate-3"]
     assert sorted(path.name for path in (out / "chosen").iterdir()) == ["seed-4", "seed-5"]
@@ -490,7 +489,7 @@ def test_a_run_as_a_separate_program(digits: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "vitrine", *words], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "The model is in run/model, its curves in run/curves.png."
+    assert result.stdout.splitlines()[-1] == "The model is in run/model, its report in run/report.html."
     assert "step 3/3  loss" in result.stderr
     assert (tmp_path / "run" / "curves.png").is_file()
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == (

@@ -1,118 +1,85 @@
-"""Figures are saved atomically without pyplot; a report embeds its images and escapes names."""
+"""Pages: the skeleton that all share, one file without network, hostile names, the package's static files."""
 
-import base64
 import re
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import pytest
-from matplotlib import figure as matplotlib_figure
-from matplotlib.artist import Artist
-from PIL import Image
 
-from vitrine.core.html_report import Commands, Figure, Gallery, Section, Table, save_figure, shorten_label, write_html_report
-
-
-class Broken(Artist):
-    def draw(self, renderer: object) -> None:
-        raise RuntimeError("cannot be drawn")
+from tests.core.test_page_parts import HOSTILE
+from tests.pages import parse, read_page
+from vitrine.core.figures import STATIC
+from vitrine.core.html_report import Page, Section, write_page
+from vitrine.core.page_parts import Facts, Headline, Interval, Note
+from vitrine.version import __version__
 
 
-class Doubtful(Artist):
-    def draw(self, renderer: object) -> None:
-        warnings.warn("something else", UserWarning, stacklevel=1)
+def build(text: str = "text") -> Page:
+    return Page(
+        kind=text,
+        title=text,
+        lede=text,
+        answer=Headline("89.2", "%", text, Interval(0.892, 0.86, 0.917)),
+        facts=[(text, text)],
+        sections=[
+            Section(f"First {text}", text, text, [Note(text)]),
+            Section(f"Second {text}", text, "", [Facts([("a", text)])]),
+        ],
+        command=text,
+        remarks=[text],
+    )
 
 
-def make_figure(text: str = "", artist: Artist | None = None) -> matplotlib_figure.Figure:
-    figure = matplotlib_figure.Figure(figsize=(2, 1), dpi=50, facecolor="#ff0000")
-    figure.text(0.1, 0.5, text)
-    if artist is not None:
-        figure.add_artist(artist)
-    return figure
+def test_a_page_has_the_shared_skeleton(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", build("finding"))
+    page = read_page(tmp_path / "page.html")
+    assert page.one("h1").text == "finding"
+    assert page.one(kind="lede").text == "finding"
+    assert [heading.text for heading in page.find("h2")] == ["First finding", "Second finding"]
+    assert [link.text for link in page.one("nav").find("a")] == ["finding", "finding"]
+    assert page.one("footer").text == f"Vitrine {__version__} · finding · finding"
+    assert page.one("html").attributes["lang"] == "en"
+    assert {"viewport", "color-scheme"} <= {each.attributes.get("name") for each in page.find("meta")}
+    assert page.one(kind="skip").attributes["href"] == "#main"
+    assert "data-theme-switch" in page.one("button").attributes
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_figure_is_written_as_png(tmp_path: Path) -> None:
-    save_figure(make_figure(), tmp_path / "größer.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["größer.png"]
-    with Image.open(tmp_path / "größer.png") as image:
-        assert (image.format, image.size) == ("PNG", (100, 50))
-        assert image.convert("RGB").getpixel((99, 49)) == (255, 0, 0)
+def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", build(HOSTILE))
+    page = parse((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert len(page.find("script")) == 1
+    assert page.one("main").text.count("<script>alert('1')</script>") == 12
+    assert r"\u202egpj\udce9" in page.one("title").text
 
 
-def test_a_figure_is_png_whatever_its_name(tmp_path: Path) -> None:
-    save_figure(make_figure(), tmp_path / "curves")
-    with Image.open(tmp_path / "curves") as image:
-        assert image.format == "PNG"
+def test_a_page_without_an_answer(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", Page(kind="Inspection", title="Nothing"))
+    page = read_page(tmp_path / "page.html")
+    assert page.find(kind="headline") == page.find(kind="facts") == page.find("section") == []
 
 
-def test_a_failed_drawing_leaves_the_old_file(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_text("old")
+def test_the_old_page_stays_if_a_part_fails(tmp_path: Path) -> None:
+    class Broken:
+        def render(self) -> str:
+            raise RuntimeError("cannot be drawn")
+
+    (tmp_path / "page.html").write_text("old")
     with pytest.raises(RuntimeError, match="cannot be drawn"):
-        save_figure(make_figure(artist=Broken()), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-    save_figure(make_figure(), tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as image:
-        image.load()
+        write_page(tmp_path / "page.html", Page(kind="a", title="b", sections=[Section("c", "d", "", [Broken()])]))
+    assert (tmp_path / "page.html").read_text() == "old"
 
 
-def test_letters_that_the_font_lacks_are_not_warned_about(tmp_path: Path) -> None:
-    save_figure(make_figure("猫 🐈 \u0600"), tmp_path / "a.png")
+def test_every_theme_colour_is_a_pair() -> None:
+    """A component without its own colours follows the theme: other files than the tokens name none."""
+    assert not re.search("#[0-9a-f]{3,8}\\b", (STATIC / "components.css").read_text())
 
 
-def test_other_warnings_are_shown(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="something else"):
-        save_figure(make_figure(artist=Doubtful()), tmp_path / "a.png")
+def test_static_files_are_part_of_the_package() -> None:
+    """A wheel has only what package-data lists."""
+    import tomllib
 
-
-UNTOUCHED = """
-import sys
-from pathlib import Path
-from vitrine.core.html_report import save_figure, shorten_label
-assert "matplotlib" not in sys.modules
-from matplotlib.figure import Figure
-save_figure(Figure(), Path(sys.argv[1]))
-assert "matplotlib.pyplot" not in sys.modules
-"""
-
-
-def test_saving_a_figure_does_not_import_pyplot(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", UNTOUCHED, str(tmp_path / "a.png")], check=True)
-
-
-def test_long_names_are_cut() -> None:
-    assert shorten_label("x" * 28) == "x" * 28
-    assert shorten_label("x" * 29) == "x" * 27 + "…"
-    assert shorten_label("") == ""
-
-
-def test_images_are_embedded_and_text_is_escaped(tmp_path: Path) -> None:
-    Image.new("RGB", (4, 4), "red").save(tmp_path / "one.png")
-    section = Section("<Attention>", "What & where", [Figure(tmp_path / "one.png")])
-    write_html_report(tmp_path / "index.html", "Inside <script>", "5 images", [section])
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "<script>" not in text
-    assert "&lt;Attention&gt;" in text
-    assert "What &amp; where" in text
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
-    (content,) = re.findall(r"base64,([^\"]+)", text)
-    assert base64.b64decode(content) == (tmp_path / "one.png").read_bytes()
-
-
-def test_names_that_are_not_utf8_are_shown_with_escapes(tmp_path: Path) -> None:
-    write_html_report(tmp_path / "index.html", "Inside caf\udce9", "", [])
-    assert r"caf\udce9" in (tmp_path / "index.html").read_text(encoding="utf-8")
-
-
-def test_tables_commands_and_galleries_are_rendered(tmp_path: Path) -> None:
-    Image.new("RGB", (4, 4), "red").save(tmp_path / "one.jpg")
-    gallery = Gallery([Figure((tmp_path / "one.jpg").read_bytes(), "a <b>")])
-    parts = [Table(("name", "fraction"), [("x & y", "3 %")]), Commands(("vitrine demo", "vitrine models")), gallery]
-    write_html_report(tmp_path / "index.html", "Report", "", [Section("All", "", parts)])
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "<td>x &amp; y</td><td>3 %</td>" in text
-    assert "<pre>vitrine demo\nvitrine models</pre>" in text
-    assert "data:image/jpeg;base64," in text
-    assert "<figcaption>a &lt;b&gt;</figcaption>" in text
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["vitrine"]
+    package = STATIC.parents[1]
+    listed = {path for pattern in patterns for path in package.glob(pattern)}
+    assert {path for path in STATIC.iterdir() if path.is_file()} <= listed

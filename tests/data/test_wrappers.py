@@ -238,3 +238,11 @@ def test_too_much_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(wrappers, "MAX_BYTES", PIXELS_MEMORY.nbytes - 1)
     with pytest.raises(ValueError, match="6 images of 7 x 9"):
         load_into_memory(source)
+
+
+def test_paths_of_images_pass_through_every_wrapper(tmp_path: Path) -> None:
+    files = FileSource(tmp_path, ["x/0.png", "x/1.png", "y/2.png"], Labels.one_each([0, 0, 1]), ("a", "b"))
+    subset = SubsetSource(SubsetSource(files, np.array([2, 0])), np.array([1, 0]))
+    both = ConcatSource([subset, make_array(PIXELS[:1], [0], "pixels")])
+    wrapped = RelabelledSource(both, both.labels, ("c", "d"))
+    assert [wrapped.image_path(index) for index in range(3)] == [tmp_path / "x/0.png", tmp_path / "y/2.png", None]

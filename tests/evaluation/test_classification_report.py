@@ -44,6 +44,7 @@ from vitrine.evaluation.classification_report import (
     evaluate,
     evaluate_classifier,
     find_mistakes,
+    list_confusions,
     report_classes,
     write_report,
 )
@@ -488,6 +489,10 @@ def test_intervals_equal_scipy() -> None:
 def test_confusions_equal_sklearn() -> None:
     logits, labels = draw_logits(90), draw_labels(90)
     found = count_confusions(predict_from(logits, labels), labels, NUM_CLASSES)
+    listed = np.zeros_like(found)
+    for label, prediction, count in list_confusions(predict_from(logits, labels), labels).tolist():
+        listed[label, prediction] = count
+    np.testing.assert_array_equal(listed, found)
     assert np.array_equal(found, confusion_matrix(labels.values, logits.argmax(dim=1), labels=np.arange(NUM_CLASSES)))
 
 
@@ -506,7 +511,10 @@ def test_class_reports_equal_sklearn() -> None:
 
 
 def test_class_without_images_and_class_without_mistakes() -> None:
-    [first, third] = report_classes(np.array([[4, 0, 0], [0, 0, 0], [1, 2, 5]]), ("a", "b", "c"))
+    matrix = np.array([[4, 0, 0], [0, 0, 0], [1, 2, 5]])
+    entries = np.argwhere(matrix)
+    confusions = np.concatenate([entries, matrix[tuple(entries.T)][:, None]], axis=1)
+    [first, third] = report_classes(confusions, ("a", "b", "c"))
     assert (first.name, first.num_images, first.top1.value, first.mistaken_for) == ("a", 4, 1.0, None)
     assert (third.name, third.num_images, third.top1.value, third.mistaken_for) == ("c", 8, 5 / 8, "b")
 

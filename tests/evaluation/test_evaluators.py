@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,16 @@ from vitrine.data.loader import build_eval_loader
 from vitrine.data.preprocessing import build_inception_preprocessing
 from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.evaluation.config import EvaluationConfig
-from vitrine.evaluation.evaluators import EVALUATORS, EvaluationSetup, choose_selector, list_evaluators
+from vitrine.evaluation.evaluators import (
+    EVALUATORS,
+    EvaluationSetup,
+    choose_selector,
+    classify,
+    classify_images,
+    gather_topk,
+    list_evaluators,
+)
+from vitrine.evaluation.topk import TopK
 from vitrine.models.registry import build_model
 from vitrine.objectives.config import OBJECTIVES, MaskedPatchesConfig, ObjectiveKind, SupervisedConfig
 from vitrine.objectives.masked_patches import MaskedPatches
@@ -150,3 +160,49 @@ def test_objective_and_settings_choose_the_evaluators(
     spec, config = OBJECTIVES[objective], EvaluationConfig(few_shot=few_shot)
     assert list_evaluators(spec, config) == evaluators
     assert choose_selector(spec, config) == selector
+
+
+def test_predictions_of_every_image_are_kept() -> None:
+    setup = build_setup(build_objective("supervised"))
+    result, topk = classify_images(setup)
+    assert result == classify(setup)  # the same numbers, to the last bit
+    with torch.no_grad():
+        probabilities = setup.objective.eval().encoder(read_pixels(VAL)).softmax(dim=1)
+    assert topk.index.tolist() == list(range(17))
+    assert torch.equal(topk.classes, probabilities.argsort(dim=1, descending=True))
+    torch.testing.assert_close(topk.probabilities[:, 0], probabilities.max(dim=1).values)
+    assert topk.hits[:, 0].double().mean().item() == result.top1
+
+
+@dataclass(frozen=True)
+class OneOfTwo(Runtime):
+    """A rank of two, whose sum adds what the other rank has."""
+
+    world_size: int = 2
+    other: torch.Tensor | None = None
+    given: list[torch.Tensor] = field(default_factory=list)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.given.append(tensor)
+        return tensor if self.other is None else tensor + self.other
+
+
+@pytest.mark.parametrize("has_several", [False, True])
+def test_ranks_gather_their_predictions(has_several: bool) -> None:
+    _, whole = classify_images(build_setup(build_objective("supervised")))
+    if has_several:
+        has_label = torch.arange(17) % 4 > 0
+        whole = replace(whole, losses=torch.full((17,), torch.nan), hits=whole.hits & has_label[:, None], has_label=has_label)
+    parts = [whole.take(torch.arange(17)[rank::2]) for rank in range(2)]
+    second = OneOfTwo(torch.device("cpu"), 1)
+    gather_topk(parts[1], 17, second)
+    found = gather_topk(parts[0], 17, OneOfTwo(torch.device("cpu"), other=second.given[0]))
+    for each in fields(TopK):
+        torch.testing.assert_close(getattr(found, each.name), getattr(whole, each.name), rtol=0, atol=0, equal_nan=True)
+
+
+def test_skipped_images_are_missing_after_gathering() -> None:
+    _, whole = classify_images(build_setup(build_objective("supervised")))
+    found = gather_topk(whole.take(torch.tensor([4, 2])), 17, OneOfTwo(torch.device("cpu")))
+    assert found.index.tolist() == [2, 4]
+    assert torch.equal(found.classes, whole.classes[[2, 4]])

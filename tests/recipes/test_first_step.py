@@ -40,7 +40,7 @@ STEPS = [pytest.param(name, marks=pytest.mark.full if name.startswith("jft") els
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the curves: drawing them takes longer than the step."""
-    monkeypatch.setattr(run, "plot_curves", lambda *arguments: None)
+    monkeypatch.setattr(run, "write_run_report", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")

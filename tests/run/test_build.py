@@ -554,7 +554,7 @@ def test_a_fitted_head_needs_one_label_each(head_init: HeadInit, tmp_path: Path)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "plot_curves", lambda *arguments: None)
+    monkeypatch.setattr(run_module, "write_run_report", lambda *arguments: None)
     with torch.random.fork_rng():
         yield
 

@@ -54,6 +54,8 @@ class Driver:
     shown: list[int] = field(default_factory=list)
     """Steps that the bar was moved to without a logged line."""
     records: list[tuple[int, Metrics]] = field(default_factory=list)
+    hidden: frozenset[str] = frozenset()
+    """Metrics that are not printed."""
 
     def __post_init__(self) -> None:
         module = nn.Linear(1, 1)

@@ -66,7 +66,7 @@ def prepared() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the figure, which takes as long as the rest of such a run."""
-    monkeypatch.setattr(module, "plot_curves", lambda *arguments: None)
+    monkeypatch.setattr(module, "write_run_report", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 def train(recipe: Recipe, out: Path, kill_at: int | str | None = None, environment: dict[str, str] | None = None) -> None:
     """In a child process: run a recipe, and kill the process at an operation on its files or count them."""
     os.environ.update(environment or {})
-    setattr(module, "plot_curves", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
+    setattr(module, "write_run_report", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
     count = count_operations(out, kill_at)
     if isinstance(kill_at, str):
         kill_before_step(kill_at)
@@ -135,7 +135,7 @@ def command(arguments: Sequence[str], errors: Path, environment: dict[str, str] 
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     sys.argv = ["vitrine", *arguments]
-    setattr(module, "plot_curves", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
+    setattr(module, "write_run_report", lambda *arguments: None)  # noqa: B010  (imported there, and not its own)
     from vitrine.cli import main
 
     main(list(arguments))
@@ -445,7 +445,7 @@ def interrupted(source: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     folder = tmp_path_factory.mktemp("damaged")
     recipe = make_recipe(source, polyak_factor=0.7, saving=SavingConfig(every_steps=3))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "plot_curves", lambda *arguments: None)
+        patched.setattr(module, "write_run_report", lambda *arguments: None)
         run_recipe(recipe, folder / "whole")
         run_interrupted(recipe, folder / "run", 7)
     assert [path.name for path in RunFolder(folder / "run").list_checkpoints()] == ["step-00000007", "step-00000006"]

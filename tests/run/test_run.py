@@ -118,7 +118,7 @@ def generator() -> Iterator[None]:
 @pytest.fixture
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the figure, which takes as long as the rest of such a run."""
-    monkeypatch.setattr(module, "plot_curves", lambda *arguments: None)
+    monkeypatch.setattr(module, "write_run_report", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,17 @@ def measure(folder: Path, source: str, split: str) -> tuple[float, float, float]
 
 def test_everything_is_in_the_folder(finished: tuple[Recipe, RunFolder, Any]) -> None:
     recipe, folder, summary = finished
-    names = {"recipe.json", "data.json", "metrics.jsonl", "checkpoints", "best", "model", "curves.png", "summary.json"}
+    names = {
+        "recipe.json",
+        "data.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "best",
+        "model",
+        "curves.png",
+        "report.html",
+        "summary.json",
+    }
     assert set(os.listdir(folder.path)) == names
     assert [path.name for path in folder.list_checkpoints()] == ["step-00000012", "step-00000010"]
     assert folder.read_recipe() == recipe
@@ -162,6 +172,17 @@ def test_everything_is_in_the_folder(finished: tuple[Recipe, RunFolder, Any]) ->
     assert json.loads(folder.summary.read_text()) == asdict(summary)
     with Image.open(folder.curves) as curves:
         assert min(curves.size) > 200
+
+
+def test_top5_of_four_classes_is_logged_and_not_printed(
+    source: str, tmp_path: Path, no_curves: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_recipe(make_recipe(source), tmp_path / "run")
+    printed = capsys.readouterr().err
+    assert "val_top1" in printed
+    assert "val_top5" not in printed
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    assert [record["val_top5"] for record in records if "val_top1" in record] == [1.0] * 3
 
 
 def test_the_summary_is_correct(finished: tuple[Recipe, RunFolder, Any], source: str) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +14,26 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vitrine.core.figures import figure_style, make_figure
 from vitrine.training.metrics_log import (
+    CurvePanel,
     CurveRecord,
     MetricNames,
     MetricsLog,
     TensorBoard,
-    collect_curves,
-    draw_figure,
+    TestPoint,
+    build_panels,
+    build_rate_panels,
+    draw_panels,
+    find_metric_names,
     plot_curves,
     read_records,
+    thin_curve,
+    thin_panel,
 )
 
 NAMES = MetricNames(
@@ -250,12 +257,17 @@ def make_records(total_steps: int = 20_000, num_records: int = 100) -> list[dict
     return records
 
 
-def draw(records: list[dict[str, float | None]], title: str = "ViT-S/16 on flowers") -> Figure:
-    losses = [name for name in ("loss", *NAMES.evaluation) if name.endswith("loss")]
-    accuracies = [name for name in ("accuracy", *NAMES.evaluation) if not name.endswith("loss")]
-    curves = (collect_curves(records, losses), collect_curves(records, accuracies, scale=100.0))
-    figure = draw_figure(*curves, collect_curves(records, ["rate"]), title, NAMES)
-    FigureCanvasAgg(figure).draw()
+def draw(
+    records: list[dict[str, float | None]],
+    width: float = 10.8,
+    names: MetricNames = NAMES,
+    test: TestPoint | None = None,
+) -> Figure:
+    """Draw all panels of a run in the style of the product."""
+    with figure_style():
+        figure = make_figure(width, 3.1)
+        draw_panels(figure, [*build_panels(records, names, test), *build_rate_panels(records)], names, test)
+        FigureCanvasAgg(figure).draw()
     return figure
 
 
@@ -263,20 +275,48 @@ def read_lines(panel: Axes) -> dict[str, np.ndarray]:
     return {str(line.get_label()): np.array(line.get_xydata()) for line in panel.get_lines()}
 
 
+def read_panels(figure: Figure) -> dict[str, dict[str, np.ndarray]]:
+    return {panel.get_title(loc="left"): read_lines(panel) for panel in figure.axes}
+
+
 def test_curves_show_the_recorded_values() -> None:
     records = make_records()
-    drawn = {axes.get_ylabel(): read_lines(axes) for axes in draw(records).axes}
-    assert list(drawn["loss"]) == ["training", "held out"]
-    assert list(drawn["accuracy (%)"]) == ["training", "held out top-1", "val top-1", "few-shot 5"]
+    drawn = read_panels(draw(records))
+    assert list(drawn["Loss"]) == ["training", "held out"]
+    assert list(drawn["Accuracy"]) == ["training", "held out top-1", "val top-1", "few-shot 5"]
     for panel, label, name, scale in [
-        ("loss", "training", "loss", 1),
-        ("loss", "held out", "held_out_loss", 1),
-        ("learning rate", "learning rate", "rate", 1),
-        ("accuracy (%)", "training", "accuracy", 100),
-        ("accuracy (%)", "few-shot 5", "few_shot_5", 100),
+        ("Loss", "training", "loss", 1),
+        ("Loss", "held out", "held_out_loss", 1),
+        ("Learning rate", "", "rate", 1),
+        ("Accuracy", "training", "accuracy", 100),
+        ("Accuracy", "few-shot 5", "few_shot_5", 100),
     ]:
         expected = [(record["step"], record[name]) for record in records if name in record]
-        np.testing.assert_allclose(drawn[panel][label], np.array(expected, dtype=float) * [1, scale])
+        line = next(iter(drawn[panel].values())) if label == "" else drawn[panel][label]
+        np.testing.assert_allclose(line, np.array(expected, dtype=float) * [1, scale])
+
+
+def test_the_test_is_one_point_with_its_interval() -> None:
+    drawn = read_panels(draw(make_records(), test=TestPoint(20_000, 0.71, 0.65, 0.76, loss=1.4)))
+    assert drawn["Accuracy"]["test"].tolist() == [[20_000, 71.0]]
+    assert drawn["Loss"]["test"].tolist() == [[20_000, 1.4]]
+    intervals = [line.tolist() for name, line in drawn["Accuracy"].items() if name.startswith("_")]
+    assert intervals == [[[20_000, 65.0], [20_000, 76.0]]]
+    assert "test" not in read_panels(draw(make_records()))["Accuracy"]
+
+
+def test_hidden_metrics_are_not_drawn() -> None:
+    records = [{**record, "val_top5": 1.0} for record in make_records()]
+    assert "val top-5" in read_panels(draw(records))["Accuracy"]
+    hidden = replace(NAMES, hidden=frozenset({"val_top5"}))
+    assert "val top-5" not in read_panels(draw(records, names=hidden))["Accuracy"]
+
+
+def test_names_of_a_finished_run_are_found_in_its_records() -> None:
+    trained = {"step": 1, "loss": 2.0, "accuracy": 0.5, "rate": 0.1, "seconds": 1.0}
+    names = find_metric_names([trained, {"step": 1, "val_top1": 0.5, "val_loss": 1.0}])
+    assert names.training == ("accuracy",)
+    assert names.evaluation == {"val_top1": "val top-1", "val_loss": "val loss"}
 
 
 def test_training_is_thin_and_evaluations_are_marked() -> None:
@@ -287,66 +327,58 @@ def test_training_is_thin_and_evaluations_are_marked() -> None:
 
 
 def list_boxes(figure: Figure) -> dict[str, Bbox]:
-    """Return the boxes of all texts and panels by name."""
-    boxes = {"title": figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == figure.get_suptitle())}
+    """Return the boxes of all texts by name."""
+    boxes = {}
     for number, axes in enumerate(figure.axes):
-        legend = axes.get_legend()
-        boxes[f"{number} panel"], boxes[f"{number} y"] = [axes.patch], [axes.yaxis.label]
-        if legend is not None:  # else it is the rate's, whose steps are those of the loss
-            boxes[f"{number} x"], boxes[f"{number} legend"] = [axes.xaxis.label], [legend]
-        for axis in (axes.yaxis, axes.xaxis) if legend is not None else (axes.yaxis,):
+        boxes[f"{number} x"] = axes.xaxis.label.get_window_extent()
+        boxes[f"{number} title"] = axes.title.get_window_extent() if axes.get_title() else axes._left_title.get_window_extent()
+        for label in axes.texts:
+            if label.get_text():
+                boxes[f"{number} {label.get_text()}"] = label.get_window_extent()
+        for axis in (axes.yaxis, axes.xaxis):
             low, high = axis.get_view_interval()
-            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-            for tick in ticks:
-                boxes[f"{number} {axis.axis_name} at {tick.get_loc()}"] = [
-                    tick.label1 if tick.label1.get_visible() else tick.label2
-                ]
-    return {name: artists[0].get_window_extent() for name, artists in boxes.items()}
+            for tick in axis.get_major_ticks():
+                if low <= tick.get_loc() <= high:
+                    boxes[f"{number} {axis.axis_name} at {tick.get_loc()}"] = tick.label1.get_window_extent()
+    return boxes
 
 
 MORE = {"val_loss": 2.0, "val_top5": 0.9, "held_out_top5": 0.95, "few_shot_10": 0.4}
 
 
-@pytest.mark.parametrize(
-    ("total_steps", "title", "more"),
-    [(100, "flowers", {}), (3_000_000, "flowers", MORE), (20_000, "a title of many words " * 12, MORE)],
-)
-def test_texts_do_not_overlap(total_steps: int, title: str, more: dict[str, float]) -> None:
-    figure = draw([record | (more if "val_top1" in record else {}) for record in make_records(total_steps)], title)
+@pytest.mark.parametrize("width", [10.8, 3.5])
+@pytest.mark.parametrize(("total_steps", "more"), [(100, {}), (3_000_000, MORE)])
+def test_texts_do_not_overlap(width: float, total_steps: int, more: dict[str, float]) -> None:
+    records = [record | (more if "val_top1" in record else {}) for record in make_records(total_steps)]
+    with figure_style():
+        figure = make_figure(width, 3.1 if width > 5 else 7.5)
+        draw_panels(figure, build_panels(records, NAMES), NAMES)
+        FigureCanvasAgg(figure).draw()
     boxes = list_boxes(figure)
-    assert len(boxes) > 20
+    assert len(boxes) > 15
     for (name, box), (other_name, other) in itertools.combinations(boxes.items(), 2):
-        if not (name.endswith("panel") and other_name.endswith("panel")):  # the rate's panel is that of the loss
-            assert Bbox.intersection(box, other) is None, (name, other_name)
-    outside = [name for name, box in boxes.items() if not (figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1)]
-    outside += [name for name, box in boxes.items() if not (figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1)]
+        assert Bbox.intersection(box, other) is None, (name, other_name)
+    outside = [name for name, box in boxes.items() if not (figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 + 1)]
     assert outside == []
 
 
-def test_the_figure_is_a_png_with_two_panels(tmp_path: Path) -> None:
+def test_the_figure_is_a_png_with_a_panel_for_each(tmp_path: Path) -> None:
     assert plot_curves(make_records(), tmp_path / "curves.png", "ViT-S/16 on flowers", NAMES)
     with Image.open(tmp_path / "curves.png") as image:
-        assert (image.format, image.size) == ("PNG", (1536, 576))
-        pixels = np.array(image.convert("RGB"))
-    for colour in ("#8395a7", "#c4c4c4", "#d1495b"):  # training, rate and held out, of which each has its pixels at the left
-        wanted = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
-        assert (np.abs(pixels[:, :768].astype(int) - wanted).sum(axis=2) < 12).sum() > 50
+        assert image.format == "PNG"
+        assert image.size == pytest.approx((3 * 540, 465), abs=1)  # loss, accuracy and learning rate
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
 
 
-def test_without_accuracies_there_is_one_panel(tmp_path: Path) -> None:
+def test_without_accuracies_there_is_no_panel_of_them() -> None:
     wanted = ("step", "loss", "rate", "held_out_loss")
     records = [{name: value for name, value in record.items() if name in wanted} for record in make_records()]
-    assert plot_curves(records, tmp_path / "curves.png", "masked patches", NAMES)
-    with Image.open(tmp_path / "curves.png") as image:
-        assert image.size == (768, 576)
-    assert {axes.get_ylabel() for axes in draw(records).axes} == {"loss", "learning rate"}
+    assert list(read_panels(draw(records))) == ["Loss", "Learning rate"]
 
 
-def test_without_losses_there_is_one_panel(tmp_path: Path) -> None:
-    records: list[dict[str, float | None]] = [{"step": 5, "few_shot_5": 0.4}, {"step": 9, "few_shot_5": 0.5, "rate": 0.1}]
-    assert plot_curves(records, tmp_path / "curves.png", "few-shot", NAMES)
-    assert [axes.get_ylabel() for axes in draw(records).axes] == ["accuracy (%)"]
+def test_without_losses_there_is_no_panel_of_them() -> None:
+    records: list[dict[str, float | None]] = [{"step": 5, "few_shot_5": 0.4}, {"step": 9, "few_shot_5": 0.5}]
+    assert list(read_panels(draw(records))) == ["Accuracy"]
 
 
 def test_metrics_that_nobody_declared_are_not_plotted(tmp_path: Path) -> None:
@@ -360,6 +392,25 @@ def test_a_single_record_is_visible(step: int) -> None:
         assert [line.get_marker() for line in axes.get_lines()] == ["."]
 
 
+@pytest.mark.parametrize("lowest", [0.1, 0.62, -0.3])
+def test_axes_start_where_curves_can_be_told_apart(lowest: float) -> None:
+    records: list[dict[str, float | None]] = [{"step": 1, "accuracy": lowest}, {"step": 2, "accuracy": 0.9}]
+    bottom, top = draw(records).axes[0].get_ylim()
+    assert bottom <= 100 * lowest
+    assert (bottom == 0) == (lowest == 0.1)
+    assert top >= 90
+
+
+def test_long_curves_are_thinned_to_means() -> None:
+    steps, values = thin_curve([float(step) for step in range(1000)], [float(step % 4) for step in range(1000)])
+    assert len(steps) == 250
+    assert set(values) == {1.5}
+    assert steps[:2] == [1.5, 5.5]
+    assert thin_curve([1.0, 2.0], [3.0, 4.0]) == ([1.0, 2.0], [3.0, 4.0])
+    panel = CurvePanel("Loss", {"loss": ([float(step) for step in range(1000)], [0.5] * 1000)})
+    assert len(thin_panel(panel).curves["loss"][0]) == 250
+
+
 @pytest.mark.parametrize("records", [[], [{"step": 1}], [{"step": 1, "grad_norm": 2.0}], [{"step": 1, "loss": None}]])
 def test_without_curves_no_file_is_written(records: list[CurveRecord], tmp_path: Path) -> None:
     assert not plot_curves(records, tmp_path / "curves.png", "nothing", NAMES)
@@ -371,7 +422,7 @@ def test_values_that_are_not_finite_are_gaps(bad: float | None) -> None:
     records: list[dict[str, float | None]] = [{"step": step, "loss": 1.0 + step} for step in range(40)]
     for record in records[10:15]:
         record["loss"] = bad
-    training = read_lines(draw(records).axes[0])["training"]
+    training = read_panels(draw(records))["Loss"]["training"]
     assert len(training) == 40
     assert np.isfinite(training[:, 1]).tolist() == [not 10 <= place < 15 for place in range(40)]
 

@@ -8,6 +8,7 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions, reject_unused_options
+from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, write_json
 from vitrine.data.subsets import write_exclude_list
@@ -113,12 +114,13 @@ def format_split(check: "DataCheck", split: str | None) -> tuple[str, ...]:
 
 def write_results(check: "DataCheck", data: str, page: Path | None, leave_out: Path | None, json: Path | None) -> None:
     """Write the JSON, the page and the exclude list that were asked for."""
-    from vitrine.data.quality.check import list_images_to_exclude, write_check_report
+    from vitrine.data.quality.check import list_images_to_exclude
+    from vitrine.data.quality.check_page import write_check_report
 
     if json is not None:
         write_json(json, check_to_json(check, data))
     if page is not None:
-        write_check_report(check, page, data)
+        write_check_report(check, page, data, format_own_command())
         print_lines("", f"Report: {page}")
     if leave_out is not None:
         names = list_images_to_exclude(check)

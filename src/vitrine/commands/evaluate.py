@@ -1,5 +1,6 @@
 """`vitrine evaluate`: metrics of a classifier on labelled images, and a comparison of two classifiers."""
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrine.commands.options import CheckpointOptions, format_estimate
+from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, make_folder, write_json
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.evaluation.classification_report import ClassificationReport, Comparison
+    from vitrine.evaluation.classification_report import Comparison, EvaluationResult
 
 NUM_CLASSES_SHOWN = 10
 NUM_DIFFERENCES_SHOWN = 10
@@ -42,7 +44,7 @@ def evaluate(
         split: Split to evaluate on (default: test, else val).
         mapping: JSON file that maps classes of the data to classes of the model, e.g. for ObjectNet.
         against: Second model to compare with, on the same images.
-        out: Folder for the table of classes, the confusion matrix and the most confident mistakes.
+        out: Folder for report.html, the table of classes, the confusion matrix and the most confident mistakes.
         json: Write all metrics to this JSON file.
         device: Device, e.g. cuda (default: GPU if available).
     """
@@ -53,28 +55,38 @@ def evaluate(
 
     from vitrine.evaluation.classification_report import evaluate as evaluate_model
     from vitrine.evaluation.classification_report import write_report
+    from vitrine.evaluation.evaluation_page import EvaluationContext, write_evaluation_page
 
+    start_s = time.monotonic()
     evaluation = evaluate_model(loaded, data, split, mapping=mapping, against=other, device=device, inference=inference)
+    seconds = time.monotonic() - start_s
     results: dict[str, Any] = {"model": model, "data": data, "split": split, **asdict(evaluation.report)}
-    print_report(evaluation.report)
+    print_report(evaluation.result)
     if evaluation.against is not None and evaluation.comparison is not None:
         print_lines("", f"{against}:", "")
-        print_report(evaluation.against.report)
+        print_report(evaluation.against)
         print_comparison(evaluation.comparison)
         results["against"] = {"model": against, **asdict(evaluation.against.report)}
         paired, differences = evaluation.comparison.paired, evaluation.comparison.differences
         results["paired"] = {**asdict(paired), "differences": [asdict(each) for each in differences]}
     if out is not None:
-        written = write_report(evaluation, out)
-        print_lines("", f"Written to {out}: {', '.join(written)}." if written else f"No mistakes: nothing written to {out}.")
+        context = EvaluationContext(
+            model=model, data=data, split=split, against=against, command=format_own_command(), seconds=seconds
+        )
+        write_evaluation_page(evaluation, out / "report.html", context)
+        print_lines("", f"Written to {out}: {', '.join(['report.html', *write_report(evaluation, out)])}.")
     if json is not None:
         write_json(json, results)
 
 
-def print_report(report: "ClassificationReport") -> None:
-    """Print a table of metrics and a table of the worst classes."""
+def print_report(result: "EvaluationResult") -> None:
+    """Print a table of metrics, without top-5 if that is always 100 %, and a table of the worst classes."""
+    from vitrine.evaluation.evaluation_page import shows_top5
+
+    report = result.report
     loss = [] if report.loss is None else [("loss", *format_estimate(report.loss))]
-    rows = [("top-1", *format_estimate(report.top1, "%")), ("top-5", *format_estimate(report.top5, "%")), *loss]
+    top5 = [("top-5", *format_estimate(report.top5, "%"))] if shows_top5(len(result.source.class_names)) else []
+    rows = [("top-1", *format_estimate(report.top1, "%")), *top5, *loss]
     rows.append(("calibration error", *format_estimate(report.calibration_error, "%")))
     left_out = f", {report.num_left_out:,} without a label left out" if report.num_left_out else ""
     print_table((f"{report.num_images:,} images{left_out}", "", "95 % interval"), rows)

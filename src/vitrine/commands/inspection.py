@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.options import CheckpointOptions
+from vitrine.commands.options import CheckpointOptions, format_percent
+from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_error, print_lines, print_table
 from vitrine.core.files import make_folder
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 if TYPE_CHECKING:
     from vitrine.inspection.distance import Distances
+    from vitrine.inspection.inspect_model import Inspection
 
 
 def inspect(
@@ -24,7 +26,7 @@ def inspect(
     rollout: RolloutConfig,
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
-    """Draw attention rollout and maps, attention distance, patch features, position embeddings and embedding filters.
+    """Predict images; draw attention rollout and maps, attention distance, features, position embeddings and filters.
 
     The report is OUT/index.html, with the figures beside it and the numbers in numbers.json and arrays.npz. For the model of a
     run of masked patch prediction (RUN/model) it also shows masked images and the predicted patches.
@@ -46,12 +48,22 @@ def inspect(
     device = choose_device(device)
     masked = load_masked_objective(model)
     inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device)
-    page = write_inspection(inspection, out, model, None if masked is None else masked.to(device))
+    page = write_inspection(inspection, out, model, None if masked is None else masked.to(device), format_own_command())
     if inspection.attention is not None:
         print_distances(inspection.attention.distances)
+    print_predictions(inspection)
     for reason in inspection.unreadable.values():
         print_error(reason)
     print_lines(f"Report: {page}")
+
+
+def print_predictions(inspection: "Inspection") -> None:
+    """Print the most likely class of each image, if the model has a head."""
+    rows = [(each.image, each.classes[0], format_percent(each.probabilities[0])) for each in inspection.predictions]
+    if rows:
+        print_lines("")
+        print_table(("image", "prediction", "probability"), rows)
+        print_lines("")
 
 
 def print_distances(distances: "Distances") -> None:

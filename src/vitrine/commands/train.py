@@ -163,13 +163,26 @@ def print_summaries(summaries: "list[RunSummary]", folders: list[Path]) -> None:
     from vitrine.evaluation.intervals import compute_spread
 
     columns = ("seed", "steps", "best validation accuracy", "test top-1", "test top-5", "images", "exaFLOPs", "device-hours")
-    print_table(columns, [format_summary(summary) for summary in summaries])
+    rows = [format_summary(summary) for summary in summaries]
+    if not any(map(has_useful_top5, folders)):
+        hidden = columns.index("test top-5")
+        columns, *rows = [(*row[:hidden], *row[hidden + 1 :]) for row in (columns, *rows)]
+    print_table(columns, rows)
     accuracies = [summary.test_top1 for summary in summaries if summary.test_top1 is not None]
     if len(accuracies) > 1:
         spread = compute_spread(accuracies)
         print_lines(f"test top-1 over {len(accuracies)} seeds: {100 * spread.mean:.2f} ± {100 * (spread.std or 0.0):.2f} %")
     folder = folders[0] if len(folders) == 1 else folders[0].parent / "seed-*"
-    print_lines(f"The model is in {folder / 'model'}, its curves in {folder / 'curves.png'}.")
+    print_lines(f"The model is in {folder / 'model'}, its report in {folder / 'report.html'}.")
+
+
+def has_useful_top5(folder: Path) -> bool:
+    """Return whether a run has so many classes that top-5 is not always 100 %; also if they are not known."""
+    from vitrine.evaluation.evaluation_page import shows_top5
+    from vitrine.run.folder import RunFolder
+
+    run = RunFolder(folder)
+    return not run.data.is_file() or shows_top5(len(run.read_data().splits["train"].class_names))
 
 
 def format_summary(summary: "RunSummary") -> tuple[str, ...]:

@@ -6,6 +6,8 @@ shows in a class variable COMMON; `--help-all` shows all.
 
 import difflib
 import io
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import is_dataclass, replace
@@ -44,6 +46,11 @@ SYNONYMS = {
     "resolution": "image-size",
 }
 """Names that other tools have for our options, without their group; for the advice about unknown options."""
+
+
+def format_own_command() -> str:
+    """Return the command line of this process, e.g. for a page that says how it was made."""
+    return shlex.join(["vitrine", *sys.argv[1:]])
 
 
 def parse_arguments(name: str, command: Callable[..., None], arguments: list[str]) -> Callable[[], None]:

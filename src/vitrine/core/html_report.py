@@ -1,138 +1,97 @@
-"""Self-contained HTML reports: one file with all figures embedded, which opens anywhere without a network."""
+"""Pages: one HTML file each, with styles, script and images inside, which opens anywhere without a network.
 
-import base64
-import html
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from vitrine.core.console import escape_controls
-from vitrine.core.files import atomic_file
-
-if TYPE_CHECKING:
-    from matplotlib import figure
-
-MAX_LABEL_LENGTH = 28
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2rem auto; padding: 0 1rem;
-  overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; } p { max-width: 46rem; }
-img { max-width: 100%; display: block; margin: 1rem 0; } .facts, figcaption, th { color: #666; }
-.wide { overflow-x: auto; overflow-wrap: normal; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .2rem .8rem .2rem 0; white-space: nowrap; font-weight: normal; }
-th:first-child, td:first-child { text-align: left; } tr { border-bottom: 1px solid #eee; }
-pre { background: #f6f6f4; padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; }
-.gallery { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; } figure { margin: 0; width: 150px; }
-figure img { margin: 0; } figcaption { font-size: .75rem; line-height: 1.3; margin-top: .3rem; }
+All pages share one skeleton: bar, contents, the answer (title, headline, facts), sections, and a footer. `page_parts` has the
+components of a section, static/tokens.css the design.
 """
 
-# File signature -> image type.
-SIGNATURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from vitrine.core.figures import read_static
+from vitrine.core.files import atomic_file
+from vitrine.core.page_parts import Facts, Headline, Ladder, Part, escape, render_parts
+from vitrine.version import __version__
 
-@dataclass(frozen=True)
-class Figure:
-    """An image in a report, given as a path or as bytes (PNG, JPEG); None shows the caption alone."""
-
-    image: Path | bytes | None
-    caption: str = ""
-    """Text below the image in a gallery, and its alternative text."""
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Thumbnails side by side."""
-
-    figures: Sequence[Figure]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table in a report, the first column left-aligned and the others right-aligned."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Commands:
-    """Command lines, shown as preformatted text."""
-
-    lines: Sequence[str]
-
-
-Part = Figure | Gallery | Table | Commands
+MARK = (
+    '<svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.4">'
+    '<path d="M2.5 5.5 6 2.5h11.5v12L14 17.5H2.5zM2.5 5.5H14v12M14 5.5l3.5-3"/>'
+    '<path d="M5 8h2.5v2.5H5zM9 12h2.5v2.5H9z" fill="var(--accent)" stroke="none"/></svg>'
+)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a caption that explains the parts, and the parts."""
+    """A section: its heading states a finding, its entry in the contents is two to five words."""
 
     title: str
-    caption: str
+    entry: str
+    text: str = ""
     parts: Sequence[Part] = ()
 
+    def render(self, key: str) -> str:
+        """Return the section with an id for the contents."""
+        text = f"<p>{escape(self.text)}</p>" if self.text else ""
+        heading = f'<h2 id="{key}-h">{escape(self.title)}</h2>'
+        return f'<section id="{key}" aria-labelledby="{key}-h">{heading}{text}{render_parts(self.parts)}</section>'
 
-def write_html_report(path: Path, title: str, subtitle: str, sections: Sequence[Section]) -> None:
-    """Write a report to one HTML file with all images embedded."""
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
-        f'<h1>{escape(title)}</h1><p class="facts">{escape(subtitle)}</p>',
-    ]
-    for section in sections:
-        lines.append(f"<h2>{escape(section.title)}</h2><p>{escape(section.caption)}</p>")
-        lines += [render_part(part, section.title) for part in section.parts]
-    lines.append("</body></html>")
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything on a page."""
+
+    kind: str
+    """What sort of page it is, e.g. Evaluation."""
+    title: str
+    """The finding, as a sentence."""
+    lede: str = ""
+    answer: Headline | Ladder | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    sections: Sequence[Section] = ()
+    command: str | None = None
+    """The command that made the page."""
+    remarks: Sequence[str] = field(default_factory=tuple)
+    """Ends of the footer, e.g. the seed and where the numbers are."""
+
+    def render(self) -> str:
+        """Return the page as HTML."""
+        keys = [f"s{number}" for number in range(len(self.sections))]
+        pairs = list(zip(keys, self.sections, strict=True))
+        entries = "".join(f'<li><a href="#{key}">{escape(section.entry)}</a></li>' for key, section in pairs)
+        head = (
+            '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<meta name="color-scheme" content="light dark"><title>{escape(self.title)}</title>'
+            f"<style>{read_static('tokens.css')}{read_static('components.css')}</style></head>"
+        )
+        bar = (
+            f'<div class="bar"><span class="mark">{MARK}Vitrine</span><span class="quiet">{escape(self.kind)}</span>'
+            '<span class="push"></span><button type="button" data-theme-switch>Light / dark</button></div>'
+        )
+        body = (
+            f'<div class="body"><nav aria-label="Contents"><ol>{entries}</ol></nav><main id="main">{self.render_answer()}'
+            f"{''.join(section.render(key) for key, section in pairs)}{self.render_footer()}</main></div>"
+        )
+        return (
+            f'<!doctype html>\n<html lang="en">{head}<body><a class="skip" href="#main">Skip to content</a><div class="page">'
+            f'{bar}{body}</div><div role="status" class="hidden"></div>'
+            f'<script type="module">{read_static("page.js")}</script></body></html>\n'
+        )
+
+    def render_answer(self) -> str:
+        """Return the header of the page: title, lede, headline and facts."""
+        lede = f'<p class="lede">{escape(self.lede)}</p>' if self.lede else ""
+        answer = "" if self.answer is None else self.answer.render()
+        return f"<header><h1>{escape(self.title)}</h1>{lede}{answer}{Facts(self.facts).render() if self.facts else ''}</header>"
+
+    def render_footer(self) -> str:
+        """Return version, command and remarks."""
+        command = [] if self.command is None else [f"<code>{escape(self.command)}</code>"]
+        words = [f"Vitrine {__version__}", *command, *map(escape, self.remarks)]
+        return f'<footer class="small faint">{" · ".join(words)}</footer>'
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Write a page to one HTML file."""
+    text = page.render()  # before the file is opened: this may fail
     with atomic_file(path) as partial:
-        partial.write_text("\n".join(lines), encoding="utf-8")
-
-
-def render_part(part: Part, title: str) -> str:
-    """Return the HTML of one part of a section with this title."""
-    if isinstance(part, Figure):
-        return render_image(part, title)
-    if isinstance(part, Gallery):
-        captions = (f"{render_image(each, title)}<figcaption>{escape(each.caption)}</figcaption>" for each in part.figures)
-        return f'<div class="gallery">{"".join(f"<figure>{caption}</figure>" for caption in captions)}</div>'
-    if isinstance(part, Commands):
-        return f"<pre>{chr(10).join(map(escape, part.lines))}</pre>"
-    head = "".join(f"<th>{escape(column)}</th>" for column in part.columns)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in part.rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
-
-
-def render_image(figure: Figure, title: str) -> str:
-    """Return an <img> tag with the image embedded in it, or nothing if the figure has no image."""
-    if figure.image is None:
-        return ""
-    content = figure.image if isinstance(figure.image, bytes) else figure.image.read_bytes()
-    kind = next(kind for signature, kind in SIGNATURES.items() if content.startswith(signature))
-    description = figure.caption or (figure.image.name if isinstance(figure.image, Path) else "")
-    encoded = base64.b64encode(content).decode("ascii")
-    return f'<img alt="{escape(title)}: {escape(description)}" src="data:image/{kind};base64,{encoded}">'
-
-
-def escape(text: str) -> str:
-    return html.escape(escape_controls(text))
-
-
-def save_figure(figure: "figure.Figure", path: Path) -> None:
-    """Save a matplotlib figure as PNG atomically."""
-    # Not pyplot: it keeps figures and a display backend for the whole process, which may be a user's notebook.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    with atomic_file(path) as partial, warnings.catch_warnings():
-        # Letters that the font lacks are drawn as boxes, which does not merit a warning during a run.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        FigureCanvasAgg(figure).print_png(partial)
-
-
-def shorten_label(name: str) -> str:
-    """Cut a name to fit beside a figure."""
-    name = escape_controls(name)
-    return name if len(name) <= MAX_LABEL_LENGTH else f"{name[: MAX_LABEL_LENGTH - 1]}…"
+        partial.write_text(text, encoding="utf-8")

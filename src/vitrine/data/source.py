@@ -113,6 +113,10 @@ class Source(ABC):
     def files(self) -> list[Path]:
         """Return the files that the source reads, so that changes can be detected; empty for generated images."""
 
+    def image_path(self, index: int) -> Path | None:
+        """Return the file that holds this image and nothing else; None if there is none, e.g. for images in an archive."""
+        return None
+
     def __len__(self) -> int:
         return len(self.labels)
 

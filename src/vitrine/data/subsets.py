@@ -32,6 +32,9 @@ class SubsetSource(Source):
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))
 
+    def image_path(self, index: int) -> Path | None:
+        return self.source.image_path(int(self.indices[index]))
+
     def files(self) -> list[Path]:
         return self.source.files()
 

@@ -38,6 +38,10 @@ class ConcatSource(Source):
         part, index_in_part = self.find_part(index)
         return part.name(index_in_part)
 
+    def image_path(self, index: int) -> Path | None:
+        part, index_in_part = self.find_part(index)
+        return part.image_path(index_in_part)
+
     def files(self) -> list[Path]:
         return list(dict.fromkeys(file for part in self.parts for file in part.files()))
 
@@ -67,6 +71,9 @@ class RelabelledSource(Source):
 
     def name(self, index: int) -> str:
         return self.source.name(index)
+
+    def image_path(self, index: int) -> Path | None:
+        return self.source.image_path(index)
 
     def files(self) -> list[Path]:
         return self.source.files()

@@ -1,19 +1,23 @@
-"""The demo's results: a table for the terminal, figures, and one HTML page with everything on it."""
+"""The demo's results: a table for the terminal, and one HTML page with everything on it."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vitrine.core.console import format_number
-from vitrine.core.html_report import Commands, Figure, Part, Section, Table, save_figure, write_html_report
+from vitrine.core.figures import HYBRID, RESNET, VIT
+from vitrine.core.html_report import Page, Section, write_page
+from vitrine.core.page_images import Chart
+from vitrine.core.page_parts import Commands, Interval, Ladder, Part, Row, Rung, Table, format_share
 from vitrine.demo.plan import Plan, StepResult, name_data
-from vitrine.training.metrics_log import read_records
+from vitrine.inspection.inspect_model import Inspection
+from vitrine.inspection.page import build_distance_section, build_position_section, build_rollout_section
+from vitrine.training.metrics_log import label_ends, read_records, thin_curve
 
 if TYPE_CHECKING:
-    from matplotlib import figure as matplotlib_figure
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = ("step", "accuracy", "95 % interval", "seconds", "exaFLOPs", "parameters", "MMACs per image")
 MEANINGS = {
@@ -25,15 +29,9 @@ MEANINGS = {
     "hybrid": "a small ResNet followed by a ViT, of similar cost, trained from scratch",
     "inspect": "figures of the transferred ViT",
 }
-COLOURS = {
-    "pretrain": "#5b3758",
-    "transfer": "#d1495b",
-    "few-shot": "#edae49",
-    "scratch": "#00798c",
-    "resnet": "#5aa469",
-    "hybrid": "#2e5fa3",
-}
-WIDTH, FONT_SIZE = 6.4, 13  # readable on a phone
+# A family keeps its colour; dotted lines are of models that start from scratch.
+COLOURS = {"pretrain": VIT, "transfer": VIT, "scratch": VIT, "resnet": RESNET, "hybrid": HYBRID}
+FROM_SCRATCH = ("scratch", "resnet", "hybrid")
 
 
 def format_rows(results: Sequence[StepResult]) -> list[tuple[str, ...]]:
@@ -59,85 +57,118 @@ def format_accuracy(result: StepResult) -> tuple[str, str]:
     return f"{100 * accuracy.value:.2f} %", f"{100 * accuracy.low:.2f} .. {100 * accuracy.high:.2f} %"
 
 
-def write_demo_report(plan: Plan, results: Sequence[StepResult]) -> Path:
-    """Write report.html, and its figures beside it; return its path."""
-    sections = [
-        describe_accuracies(plan, results),
-        describe_curves(plan, results),
-        *describe_inspection(plan),
-        describe_costs(results),
-        describe_commands(results),
-    ]
+def write_demo_report(plan: Plan, results: Sequence[StepResult], inspection: Inspection) -> Path:
+    """Write report.html; return its path."""
     path = plan.config.out / "report.html"
+    tested = [result for result in results if result.accuracy is not None and result.key != "pretrain"]
+    images = "test images" if plan.has_test else "images held out of training"
     start = "shapes" if plan.config.model is None else Path(plan.config.model).name
-    subtitle = (
-        f"{len(plan.train):,} training images of {len(plan.train.class_names)} classes, {len(plan.test):,} test images; "
-        f"seed {plan.config.seed}; {sum(result.seconds for result in results):.0f} seconds in total."
+    lede = (
+        f"A Vision Transformer, from {start} to {name_data(plan.config)}. All models learned from the same "
+        f"{len(plan.train):,} images of {len(plan.train.class_names)} classes, and were tested once on {len(plan.test):,} "
+        f"{images}; lines are 95 % intervals."
     )
-    write_html_report(path, f"A Vision Transformer, from {start} to {name_data(plan.config)}", subtitle, sections)
+    page = Page(
+        kind="Demo",
+        title=describe_comparison(tested),
+        lede=lede,
+        answer=build_ladder(tested),
+        sections=[
+            *describe_curves(plan, results),
+            build_rollout_section(inspection, path),
+            *([] if inspection.attention is None else [build_distance_section(inspection.attention.distances)]),
+            *describe_positions(plan, inspection),
+            describe_costs(results),
+            describe_commands(results),
+        ],
+        remarks=[
+            f"seed {plan.config.seed}",
+            f"{sum(result.seconds for result in results):.0f} seconds in total",
+            "each step has a folder beside this page, with a report of its own if it trained",
+        ],
+    )
+    write_page(path, page)
     return path
 
 
-def describe_accuracies(plan: Plan, results: Sequence[StepResult]) -> Section:
-    """Build the section that compares the accuracies on the data."""
-    tested = [result for result in results if result.accuracy is not None and result.key != "pretrain"]
-    path = plan.config.out / "accuracies.png"
-    draw_accuracies(tested, path)
-    images = "test images" if plan.has_test else "images held out of training"
-    caption = (
-        f"Top-1 accuracy on {len(plan.test):,} {images}, each evaluated once. Bars are 95 % intervals: they show how much the "
-        "accuracy could differ on another test set of this size. If two bars overlap widely, this test does not tell which "
-        f"model is better. All models learned from the same {len(plan.train):,} images, and those that were trained took the "
-        "same number of steps."
-    )
-    rows = [(result.key, *format_accuracy(result), MEANINGS[result.key]) for result in tested]
-    table = Table(("step", "accuracy", "95 % interval", "description"), rows)
-    return Section("Accuracy", caption, [Figure(path, "accuracies"), table])
+def describe_comparison(results: Sequence[StepResult]) -> str:
+    """Return what pre-training brought as a sentence, decided only if the intervals are apart."""
+    accuracies = {result.key: result.accuracy for result in results}
+    transfer, scratch = accuracies.get("transfer"), accuracies.get("scratch")
+    if transfer is None or scratch is None:
+        return "A Vision Transformer, step by step"
+    values = f"{format_share(transfer.value)} with pre-training, {format_share(scratch.value)} without"
+    ends = (transfer.low, transfer.high, scratch.low, scratch.high)
+    low, high, other_low, other_high = (end if end is not None else math.nan for end in ends)
+    if low > other_high:
+        return f"Pre-training helped: {values}"
+    return f"Pre-training did harm: {values}" if high < other_low else f"Pre-training did not surely help: {values}"
 
 
-def describe_curves(plan: Plan, results: Sequence[StepResult]) -> Section:
-    """Build the section with the training losses."""
-    out = plan.config.out
-    records = {
-        result.key: read_records(out / result.key / "metrics.jsonl")
+def build_ladder(results: Sequence[StepResult]) -> Ladder:
+    """Return the accuracies of all models on one axis."""
+    rungs = [
+        Rung(
+            f"{result.seconds:.0f} s",
+            result.key,
+            MEANINGS[result.key],
+            Interval(result.accuracy.value, result.accuracy.low, result.accuracy.high),
+            is_kept=result.key == "transfer",
+        )
         for result in results
-        if (out / result.key / "metrics.jsonl").is_file()
-    }
+        if result.accuracy is not None
+    ]
+    return Ladder(rungs)
+
+
+def describe_curves(plan: Plan, results: Sequence[StepResult]) -> list[Section]:
+    """Build the section with the training losses."""
+    files = {result.key: plan.config.out / result.key / "metrics.jsonl" for result in results}
+    records = {key: read_records(file) for key, file in files.items() if file.is_file()}
     parts: list[Part] = []
-    for name, keys in (("pretraining", {"pretrain"}), ("training", set(records) - {"pretrain"})):
+    for name, keys in (("pre-training", {"pretrain"}), ("training", set(records) - {"pretrain"})):
         curves = {key: values for key, values in records.items() if key in keys}
         if curves:
-            draw_curves(curves, out / f"{name}.png")
-            parts.append(Figure(out / f"{name}.png", f"{name}: loss by step"))
+            parts.append(build_loss_chart(curves, f"Loss by step, {name}"))
     caption = "Loss on the training images by step"
     if "pretrain" in records:
         caption += ": first the pre-training on shapes, then the runs on the data"
-    return Section("Training", f"{caption}. A low loss on so few images does not mean a high accuracy on others.", parts)
+    text = f"{caption}. A low loss on so few images does not mean a high accuracy on others."
+    return [Section("How the training losses fell", "Training", text, parts)] if parts else []
 
 
-def describe_inspection(plan: Plan) -> list[Section]:
-    """Build the sections with the figures of `vitrine inspect`."""
-    folder = plan.config.out / "inspect"
-    rollouts = (
-        "Left: the image. Middle: the image, brighter where the transferred ViT attends to. Right: the attention alone. It "
-        "is attention rollout: the attention of all layers, multiplied (appendix D.8 of the paper)."
-    )
-    distances = (
-        "Mean distance in pixels between the patches that each attention head connects, by layer (figure 7 of the paper). "
-        "Heads near zero attend to neighbours, like convolutions."
-    )
-    positions = (
-        "Similarity of position embeddings: each tile belongs to one patch, and shows the similarity of its embedding to all "
-        "others. The model was not told which patches are neighbours."
-    )
-    if plan.config.model is None:
-        positions += " The embeddings were learned on fewer patches, and interpolated to the higher resolution."
-    sections = (
-        ("Attention", rollouts, [folder / "rollout.png"]),
-        ("Attention distance", distances, [plan.config.out / "distances.png"]),
-        ("Position embeddings", positions, sorted(folder.glob("positions-*.png"))),
-    )
-    return [Section(title, caption, [Figure(path) for path in paths]) for title, caption, paths in sections if paths]
+def build_loss_chart(curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> Chart:
+    """Return the figure of the training losses of several runs."""
+    losses = {key: [record["loss"] for record in records if record.get("loss") is not None] for key, records in curves.items()}
+    words = ", ".join(f"{key} {values[-1]:.3g}" for key, values in losses.items() if values)
+    return Chart(lambda figure: draw_losses(figure, curves, title), alt=f"{title}; at the end: {words}.", height=2.8)
+
+
+def draw_losses(figure: "Figure", curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> None:
+    """Draw the training loss of several runs from the records of their metrics.jsonl, labelled at their ends."""
+    panel = figure.add_subplot()
+    ends = []
+    for key, records in curves.items():
+        points = [(float(record["step"]), record["loss"]) for record in records if record.get("loss") is not None]
+        if not points:
+            continue
+        steps, losses = thin_curve([step for step, _ in points], [loss for _, loss in points])
+        style: dict[str, Any] = {"linestyle": ":" if key in FROM_SCRATCH else "-", "marker": "o" if len(steps) == 1 else ""}
+        panel.plot(steps, losses, color=COLOURS[key], label=key, **style)
+        ends.append((losses[-1], key, COLOURS[key]))
+    panel.set_title(title)
+    panel.set_xlabel("step")
+    panel.set_ylim(bottom=0.0)
+    label_ends(panel, ends)
+
+
+def describe_positions(plan: Plan, inspection: Inspection) -> list[Section]:
+    """Build the section of position embeddings, which the demo's own model has at a higher resolution than it learned them."""
+    if not inspection.similarities:
+        return []
+    section = build_position_section(inspection.similarities)
+    learned = "The embeddings were learned on fewer patches, and interpolated to the higher resolution."
+    return [section if plan.config.model is not None else replace(section, text=f"{section.text} {learned}")]
 
 
 def describe_costs(results: Sequence[StepResult]) -> Section:
@@ -147,7 +178,8 @@ def describe_costs(results: Sequence[StepResult]) -> Section:
         "6 of the paper: forward and backward passes over all training images; few-shot only needs forward passes. MMACs are "
         f"millions of multiply-accumulates per image{compare_costs(results)}."
     )
-    return Section("Cost", caption, [Table(COLUMNS, format_rows(results))])
+    total = sum(result.seconds for result in results)
+    return Section(f"All steps took {total:.0f} seconds", "Cost", caption, [Table(COLUMNS, format_rows(results))])
 
 
 def compare_costs(results: Sequence[StepResult]) -> str:
@@ -162,63 +194,7 @@ def compare_costs(results: Sequence[StepResult]) -> str:
 
 def describe_commands(results: Sequence[StepResult]) -> Section:
     """Build the section with the command of each step."""
-    caption = "Each step is a command. Use them with your own data and checkpoint; the last line runs the whole demo on both."
-    lines: list[str] = []
-    for result in results:
-        lines += [f"# {result.key}: {MEANINGS[result.key]}", result.command, ""]
-    lines += ["# the whole demo on your own images and checkpoint", "vitrine demo --data DATA --model MODEL"]
-    return Section("Commands", caption, [Commands(lines)])
-
-
-def draw_accuracies(results: Sequence[StepResult], path: Path) -> None:
-    """Draw a dot and an interval for each step that was tested, from top to bottom."""
-    tested = [(result, result.accuracy) for result in results if result.accuracy is not None]
-    figure, panel = make_panel(0.5 * len(tested) + 1.2)
-    for row, (result, accuracy) in enumerate(tested):
-        assert accuracy.low is not None
-        assert accuracy.high is not None
-        colour = COLOURS[result.key]
-        panel.plot([100 * accuracy.low, 100 * accuracy.high], [row, row], color=colour, linewidth=3, alpha=0.45)
-        panel.plot([100 * accuracy.value], [row], "o", color=colour, markersize=9)
-    panel.set_yticks(range(len(tested)), [result.key for result, _ in tested])
-    panel.set_ylim(len(tested) - 0.5, -0.5)
-    panel.set_xlabel("accuracy (%)", fontsize=FONT_SIZE)
-    save_figure(figure, path)
-
-
-def draw_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Draw the training loss of several runs from the records of their metrics.jsonl."""
-    figure, panel = make_panel(3.9)
-    for key, records in curves.items():
-        points = [(record["step"], record["loss"]) for record in records if record.get("loss") is not None]
-        style = {"color": COLOURS[key], "linewidth": 2.0, "marker": "o" if len(points) == 1 else ""}
-        panel.plot([step for step, _ in points], [loss for _, loss in points], label=key, **style)
-    panel.set_xlabel("step", fontsize=FONT_SIZE)
-    panel.set_ylabel("training loss", fontsize=FONT_SIZE)
-    panel.set_ylim(bottom=0.0)
-    panel.legend(frameon=False, fontsize=FONT_SIZE)
-    save_figure(figure, path)
-
-
-def draw_head_distances(distances: np.ndarray, path: Path) -> None:
-    """Draw the attention distances of all heads (layers, heads), in pixels, a dot for each."""
-    figure, panel = make_panel(3.6)
-    for head in distances.T:
-        panel.plot(range(len(head)), head, "o", markersize=8, alpha=0.8)
-    panel.set_xticks(range(len(distances)))
-    panel.set_xlabel("layer", fontsize=FONT_SIZE)
-    panel.set_ylabel("mean distance (pixels)", fontsize=FONT_SIZE)
-    panel.set_ylim(0.0, 1.1 * distances.max())  # room for the highest dot
-    save_figure(figure, path)
-
-
-def make_panel(height: float) -> "tuple[matplotlib_figure.Figure, Axes]":
-    """Make an empty figure of the report's width and style."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
-    panel = figure.add_subplot()
-    panel.tick_params(labelsize=FONT_SIZE)
-    panel.grid(color="#eeeeee")
-    panel.spines[["top", "right"]].set_visible(False)
-    return figure, panel
+    caption = "Use them with your own data and checkpoint; the last one runs the whole demo on both."
+    rows: list[Part] = [Row(f"{result.key}: {MEANINGS[result.key]}", [Commands([result.command])]) for result in results]
+    own = Row("the whole demo on your own images and checkpoint", [Commands(["vitrine demo --data DATA --model MODEL"])])
+    return Section("Each step is a command", "Commands", caption, [*rows, own])

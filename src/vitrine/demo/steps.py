@@ -1,7 +1,7 @@
 """`vitrine.run_demo`: run the steps of the demo, and write its report."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,14 +16,14 @@ from vitrine.core.runtime import choose_device
 from vitrine.data.source import Source
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.plan import Plan, Step, StepResult, plan_demo
-from vitrine.demo.report import draw_head_distances, write_demo_report
+from vitrine.demo.report import write_demo_report
 from vitrine.evaluation.features import FeatureSplit
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.intervals import Estimate, wilson_interval
 from vitrine.evaluation.predictor import Predictor
 from vitrine.formats.load import load_checkpoint
 from vitrine.inspection.config import InspectConfig, RolloutConfig
-from vitrine.inspection.inspect_model import inspect
+from vitrine.inspection.inspect_model import Inspection, inspect
 from vitrine.inspection.report import write_inspection
 from vitrine.models.cost import compute_cost
 from vitrine.run.folder import RunSummary
@@ -83,8 +83,8 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
     )
     steps, report, interrupted_by = [], None, None
     try:
-        steps = run_steps(plan)
-        report = write_demo_report(plan, steps)
+        steps, inspection = run_steps(plan)
+        report = write_demo_report(plan, steps, inspection)
     except Interrupted as error:
         interrupted_by = error.summary
     return DemoResult(
@@ -98,15 +98,17 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
     )
 
 
-def run_steps(plan: Plan) -> list[StepResult]:
-    """Run every step of a plan; finished ones are only read."""
-    measurements: Mapping[str, Callable[[Plan, Step], StepResult]] = {"few-shot": run_few_shot, "inspect": run_inspection}
+def run_steps(plan: Plan) -> tuple[list[StepResult], Inspection]:
+    """Run every step of a plan, the inspection last; finished runs are only read."""
     results = []
+    *steps, last = plan.steps
     with limit_threads(plan):
-        for number, step in enumerate(plan.steps, start=1):
+        for number, step in enumerate(steps, start=1):
             print_notice(f"{number}/{len(plan.steps)}  {step.title}")
-            results.append(measurements.get(step.key, run_training)(plan, step))
-    return results
+            results.append((run_few_shot if step.key == "few-shot" else run_training)(plan, step))
+        print_notice(f"{len(plan.steps)}/{len(plan.steps)}  {last.title}")
+        result, inspection = run_inspection(plan, last)
+    return [*results, result], inspection
 
 
 @contextmanager
@@ -177,7 +179,7 @@ def run_few_shot(plan: Plan, step: Step) -> StepResult:
     return result
 
 
-def run_inspection(plan: Plan, step: Step) -> StepResult:
+def run_inspection(plan: Plan, step: Step) -> tuple[StepResult, Inspection]:
     """Inspect the transferred model on test images, which are written as files first."""
     start_s = time.monotonic()
     config, out = plan.config, plan.config.out
@@ -185,10 +187,9 @@ def run_inspection(plan: Plan, step: Step) -> StepResult:
     checkpoint = load_checkpoint(out / "transfer" / "model")
     settings = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
     inspection = inspect(checkpoint, [out / "images"], settings, RolloutConfig(), device=choose_device(config.device))
-    write_inspection(inspection, out / "inspect", str(out / "transfer" / "model"))
-    assert inspection.attention is not None  # a ViT has attention
-    draw_head_distances(inspection.attention.distances.among_patches, out / "distances.png")
-    return StepResult(key=step.key, title=step.title, command=step.command, seconds=time.monotonic() - start_s)
+    write_inspection(inspection, out / "inspect", str(out / "transfer" / "model"), command=step.command)
+    seconds = time.monotonic() - start_s
+    return StepResult(key=step.key, title=step.title, command=step.command, seconds=seconds), inspection
 
 
 def save_test_images(source: Source, folder: Path, count: int) -> None:

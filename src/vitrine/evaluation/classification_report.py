@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitrine.core.figures import MORE, build_colormap, figure_style, save_figure, shorten_label
 from vitrine.core.files import make_folder, write_csv
-from vitrine.core.html_report import save_figure, shorten_label
 from vitrine.data.open_data import DataLike, open_test
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
@@ -66,6 +66,11 @@ class EvaluationResult:
     preprocessing: Preprocessing
     predictions: TopK
     report: ClassificationReport
+
+    @property
+    def counted(self) -> TopK:
+        """The predictions of images that have a label."""
+        return self.predictions.take(self.predictions.has_label)
 
     def name_prediction(self, row: int) -> str:
         """Return the class name of the first prediction in a row of `predictions`."""
@@ -180,7 +185,7 @@ def build_report(predictions: TopK, labels: Labels, class_names: Sequence[str]) 
         top5=wilson_interval(float(counted.hits[:, :5].any(dim=1).double().mean()), num_images),
         loss=None if labels.has_several else normal_interval(counted.losses.double().numpy()),
         calibration_error=bootstrap_interval(compute_calibration_error, confidences, hits),
-        classes=[] if labels.has_several else report_classes(count_confusions(counted, labels, len(class_names)), class_names),
+        classes=[] if labels.has_several else report_classes(list_confusions(counted, labels), class_names),
     )
 
 
@@ -198,15 +203,27 @@ def count_confusions(predictions: TopK, labels: Labels, num_classes: int) -> np.
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
+def list_confusions(predictions: TopK, labels: Labels) -> np.ndarray:
+    """Return the entries of the confusion matrix that are not 0, int64 (P, 3): label, prediction and count, in order.
+
+    The matrix itself would need gigabytes for tens of thousands of classes.
+    """
+    truth = labels.values[predictions.index.numpy()]
+    pairs, counts = np.unique(np.stack([truth, predictions.classes[:, 0].numpy()], axis=1), axis=0, return_counts=True)
+    return np.concatenate([pairs, counts[:, None]], axis=1)
+
+
 def report_classes(confusions: np.ndarray, class_names: Sequence[str]) -> list[ClassReport]:
-    """Return accuracy and most frequent mistake of each class that has images."""
+    """Return accuracy and most frequent mistake of each class that has images, from `list_confusions`."""
     classes = []
-    for label in np.flatnonzero(confusions.sum(axis=1)).tolist():
-        row = confusions[label].copy()
-        num_images, num_hits = int(row.sum()), int(row[label])
-        row[label] = 0
-        wrong = class_names[int(row.argmax())] if row.any() else None
-        classes.append(ClassReport(class_names[label], num_images, wilson_interval(num_hits / num_images, num_images), wrong))
+    labels, starts = np.unique(confusions[:, 0], return_index=True)
+    for label, entries in zip(map(int, labels), np.split(confusions, starts[1:]), strict=True):
+        is_hit = entries[:, 1] == label
+        num_images, num_hits = int(entries[:, 2].sum()), int(entries[is_hit, 2].sum())
+        wrong = entries[~is_hit]
+        mistaken_for = class_names[int(wrong[wrong[:, 2].argmax(), 1])] if len(wrong) else None
+        accuracy = wilson_interval(num_hits / num_images, num_images)
+        classes.append(ClassReport(class_names[label], num_images, accuracy, mistaken_for))
     return classes
 
 
@@ -244,6 +261,7 @@ def write_report(evaluation: EvaluationSummary, out: Path) -> list[str]:
     return written
 
 
+@figure_style()
 def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Path) -> None:
     """Draw a confusion matrix (K, K), each row as fractions of its class, to a PNG file."""
     from matplotlib.figure import Figure
@@ -254,7 +272,8 @@ def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Pa
     side = 4.0 + (0.22 * num_classes if is_named else 5.0)
     figure = Figure(figsize=(side + 1.0, side), dpi=110, layout="constrained")
     panel = figure.add_subplot()
-    image = panel.imshow(fractions, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
+    image = panel.imshow(fractions, cmap=build_colormap(("#ffffff", MORE)), vmin=0.0, vmax=1.0, interpolation="nearest")
+    panel.grid(visible=False)
     panel.set_xlabel("prediction", fontsize=11)
     panel.set_ylabel("label", fontsize=11)
     if is_named:
@@ -269,6 +288,7 @@ def draw_confusions(confusions: np.ndarray, class_names: Sequence[str], path: Pa
     save_figure(figure, path)
 
 
+@figure_style()
 def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]], path: Path) -> None:
     """Draw images uint8 (H, W, C) in a grid, each with its prediction above and its label below, to a PNG file."""
     from matplotlib.figure import Figure
@@ -278,7 +298,7 @@ def draw_mistakes(images: Sequence[np.ndarray], titles: Sequence[tuple[str, str]
     for position, (image, (prediction, label)) in enumerate(zip(images, titles, strict=True), start=1):
         panel = figure.add_subplot(num_rows, MISTAKES_PER_ROW, position)
         panel.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
-        panel.set_title(shorten_label(prediction), fontsize=9, color="#b3253a", parse_math=False)
+        panel.set_title(shorten_label(prediction), fontsize=9, color="#a8321f", loc="center", parse_math=False)
         panel.set_xlabel(shorten_label(label), fontsize=9, parse_math=False)
         panel.set(xticks=[], yticks=[])
     save_figure(figure, path)

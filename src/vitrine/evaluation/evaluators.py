@@ -17,7 +17,7 @@ from vitrine.data.subsets import select_subset
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.evaluation.features import FeatureSplit, extract_features
 from vitrine.evaluation.few_shot import evaluate_few_shot
-from vitrine.evaluation.topk import Classification, count_hits, summarise_counts
+from vitrine.evaluation.topk import Classification, TopK, count_hits, join_topk, summarise_counts
 from vitrine.objectives.config import ObjectiveSpec
 from vitrine.objectives.objective import Objective
 
@@ -59,11 +59,32 @@ class Evaluator:
     """Whether the recipe's evaluation settings ask for it."""
 
 
-def classify(setup: EvaluationSetup) -> Classification:
-    """Return top-1, top-5 and loss of the model on images with labels, shared among the ranks."""
+def classify(setup: EvaluationSetup, keep: Callable[[TopK], None] = lambda topk: None) -> Classification:
+    """Return top-1, top-5 and loss of the model on images with labels, shared among the ranks; `keep` gets this rank's."""
     with setup.evaluating():
-        counts = count_hits(setup.objective.logits, setup.read(setup.source), setup.runtime.device)
+        counts = count_hits(setup.objective.logits, setup.read(setup.source), setup.runtime.device, keep)
     return summarise_counts(setup.runtime.sum(counts))
+
+
+def classify_images(setup: EvaluationSetup) -> tuple[Classification, TopK]:
+    """Return what `classify` does, and the predictions of every image, of all ranks on each."""
+    parts: list[TopK] = []
+    result = classify(setup, parts.append)
+    return result, gather_topk(join_topk(parts), len(setup.source), setup.runtime)
+
+
+def gather_topk(topk: TopK, num_images: int, runtime: Runtime) -> TopK:
+    """Return the predictions of all ranks in the order of the images; each rank has predicted some of `num_images`."""
+    if runtime.world_size == 1:
+        return topk
+    num_classes = topk.classes.shape[1]
+    columns = torch.cat([topk.classes, topk.probabilities, topk.hits, topk.losses[:, None], topk.has_label[:, None]], dim=1)
+    table = torch.zeros(num_images, columns.shape[1] + 1)  # float32, which holds any class number exactly
+    table[topk.index] = torch.cat([columns.float(), torch.ones(len(topk), 1)], dim=1)
+    table = runtime.sum(table)  # every image is of one rank; it is 0 on the others
+    index = table[:, -1].nonzero()[:, 0]
+    classes, probabilities, hits, losses, has_label = table[index, :-1].split([num_classes] * 3 + [1, 1], dim=1)
+    return TopK(index, classes.long(), probabilities, hits.bool(), losses[:, 0], has_label[:, 0].bool())
 
 
 def list_top1_metrics(setup: EvaluationSetup) -> MetricLabels:

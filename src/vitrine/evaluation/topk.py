@@ -5,7 +5,7 @@ Letters: B images of a batch, N in all, K classes, A predicted classes of each i
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -82,19 +82,33 @@ def predict_batches(
     parts = [predict_batch(compute_logits, batch.to(device), top) for batch in batches]
     if not parts:
         raise ValueError("There are no images to evaluate on: check the data and its split.")
-    columns = {field.name: [getattr(part, field.name).cpu() for part in parts] for field in fields(TopK)}
-    topk = TopK(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+    topk = join_topk(parts)
     num_bad = int((~topk.probabilities.isfinite().all(dim=1)).sum())
     if num_bad > 0:
         raise ValueError(f"The predictions of {num_bad} of {len(topk)} images are not finite: check the model's weights.")
     return topk
 
 
-def count_hits(compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str) -> Tensor:
-    """Return float64 (4): labelled images, top-1 hits, top-5 hits, sum of losses; ranks may add theirs."""
+def join_topk(parts: Sequence[TopK]) -> TopK:
+    """Join the predictions of batches on the CPU."""
+    columns = {field.name: [getattr(part, field.name).cpu() for part in parts] for field in fields(TopK)}
+    return TopK(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+
+
+def count_hits(
+    compute_logits: ComputeLogits,
+    batches: Iterable[Batch],
+    device: torch.device | str,
+    keep: Callable[[TopK], None] = lambda topk: None,
+) -> Tensor:
+    """Return float64 (4): labelled images, top-1 hits, top-5 hits, sum of losses; ranks may add theirs.
+
+    `keep` gets the predictions of each batch, on the model's device.
+    """
     counts = []
     for batch in batches:
         topk = predict_batch(compute_logits, batch.to(device))
+        keep(topk)
         sums = [topk.has_label.sum(), topk.hits[:, 0].sum(), topk.hits.any(dim=1).sum(), topk.losses.sum()]
         counts.append(torch.stack(sums).float())
     return torch.stack(counts).cpu().double().sum(dim=0) if counts else torch.zeros(4, dtype=torch.float64)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from vitrine.data.batch import Batch
 from vitrine.data.source import Source
 from vitrine.engines.engine import TorchEngine
 from vitrine.evaluation.config import InferenceConfig
-from vitrine.evaluation.predictor import ImagesLike, ModelLike, Predictor, explain_unreadable
+from vitrine.evaluation.predictor import ImagePrediction, ImagesLike, ModelLike, Predictor, explain_unreadable
 from vitrine.inspection.attention import check_numbers, choose_query, count_layers, has_attention_maps, read_query
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 from vitrine.inspection.distance import DistanceMeter, Distances
@@ -29,6 +29,7 @@ from vitrine.models.model import Model
 
 MAX_DRAWN_SIDE = 480  # pixels of an image in a figure
 NUM_LAYERS_DRAWN = 4
+NUM_PREDICTED = 3  # classes of each image
 # One image at a time: attention maps are large, and no image may wait for the others to be read.
 INFERENCE = InferenceConfig(batch_size=1, num_workers=0, bad_images="skip")
 
@@ -67,6 +68,8 @@ class Inspection:
     features: PatchFeatures
     unreadable: dict[str, str]
     """Image name -> why it could not be read."""
+    predictions: list[ImagePrediction] = field(default_factory=list)
+    """The most likely classes of each image; empty for a model without a head."""
 
 
 def inspect(
@@ -93,6 +96,7 @@ def inspect(
     patches: list[tuple[Tensor, Tensor]] = []
     rollouts, maps = list[np.ndarray](), list[np.ndarray]()
     unreadable: dict[str, str] = {}
+    predictions: list[ImagePrediction] = []
     num_wanted = max(config.num_drawn, 0 if choice is None else config.num_measured)
     for batch in read_first(predictor, source, num_wanted, unreadable):
         # Contiguous channels: convolutions of the loader's layout would round differently.
@@ -109,6 +113,7 @@ def inspect(
             features, norms = encode_patches(engine.model, engine.preprocessing.normalise(pixels))
             patches.append((features.cpu(), norms.cpu()))
             drawn.append(show_input(source, batch, predictor))
+            predictions += predict_classes(predictor, pixels, drawn[-1].name)
     if not drawn:
         reason = next(iter(unreadable.values()), "none were given")
         raise ValueError(f"None of the {len(unreadable)} images can be read: {reason}")
@@ -120,7 +125,20 @@ def inspect(
         filters=compute_filters(engine.model),
         features=summarise_patches(*(torch.cat(each) for each in zip(*patches, strict=True))),
         unreadable=unreadable,
+        predictions=predictions,
     )
+
+
+def predict_classes(predictor: Predictor, pixels: Tensor, name: str) -> list[ImagePrediction]:
+    """Return the most likely classes of one image (1, C, H, W), not normalised; nothing if the model has no head."""
+    engine = predictor.engine
+    if not engine.num_classes:
+        return []
+    with torch.no_grad():
+        probabilities = engine.logits(pixels).float().softmax(dim=1)[0]
+    best = probabilities.topk(min(NUM_PREDICTED, engine.num_classes))
+    classes = tuple(predictor.class_names[index] for index in best.indices.tolist())
+    return [ImagePrediction(name, classes, tuple(best.values.tolist()))]
 
 
 def choose_attention(model: Model[Any], config: InspectConfig, rollout: RolloutConfig) -> AttentionChoice | None:
@@ -186,4 +204,5 @@ def show_input(source: Source, batch: Batch, predictor: Predictor) -> InspectedI
     image.thumbnail((MAX_DRAWN_SIDE, MAX_DRAWN_SIDE))
     pixels = np.asarray(image)
     model_input = batch.image[0].permute(1, 2, 0).numpy()
-    return InspectedImage(source.name(index), pixels if pixels.ndim == 3 else pixels[..., None], box, model_input)
+    pixels = pixels if pixels.ndim == 3 else pixels[..., None]
+    return InspectedImage(source.name(index), pixels, box, model_input, source.image_path(index))

@@ -104,7 +104,8 @@ class Callbacks:
         """Evaluate the model, save it if it is the best so far, and stop early if patience has run out."""
         assert self.evaluate_model is not None
         score, metrics = self.evaluate_model(state)
-        self.logger.print_message(f"step {state.step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        shown = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in self.logger.hidden]
+        self.logger.print_message(f"step {state.step}  " + "  ".join(shown))
         self.logger.log(state.step, metrics)
         progress, patience = self.progress, self.recipe.evaluation.patience
         if progress.best is None or score > progress.best:
@@ -176,7 +177,15 @@ class SpeedMeter:
 class RunLogger:
     """metrics.jsonl, TensorBoard if requested, and progress on standard error. Ranks other than 0 log nothing."""
 
-    def __init__(self, metrics: MetricsLog | None, tensorboard: TensorBoard | None, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        metrics: MetricsLog | None,
+        tensorboard: TensorBoard | None,
+        progress: Progress | None,
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
+        """Metrics in `hidden` go to the files and are not printed."""
+        self.hidden = hidden
         self.files = [file for file in (metrics, tensorboard) if file is not None]
         self.progress = progress
 
@@ -223,7 +232,7 @@ def open_logger(
         if recipe.report.tensorboard:
             tensorboard = stack.enter_context(TensorBoard(folder.tensorboard, start_step, metric_names.evaluation))
         progress = stack.enter_context(Progress(total_steps, start_step, title, metric_names.training))
-        logger = RunLogger(metrics, tensorboard, progress)
+        logger = RunLogger(metrics, tensorboard, progress, metric_names.hidden)
         if start_step > 0:
             logger.print_message(f"Resuming from step {start_step} ({folder.path}).")
         yield logger

@@ -113,7 +113,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe, self.data, self.summary = path / "recipe.json", path / "data.json", path / "summary.json"
-        self.metrics, self.curves = path / "metrics.jsonl", path / "curves.png"
+        self.metrics, self.curves, self.report = path / "metrics.jsonl", path / "curves.png", path / "report.html"
         self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
         self.tensorboard, self.lock_file = path / "tensorboard", temporary_path(path / "run", "lock")
 

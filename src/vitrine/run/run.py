@@ -19,8 +19,10 @@ from vitrine.data.open_data import DatasetHandle
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.scan import MAX_NAMED
 from vitrine.data.source import Source
-from vitrine.evaluation.evaluators import EVALUATORS, EvaluationSetup, choose_selector, classify, list_evaluators
-from vitrine.evaluation.topk import Classification
+from vitrine.evaluation.classification_report import EvaluationResult, build_report
+from vitrine.evaluation.evaluation_page import shows_top5
+from vitrine.evaluation.evaluators import EVALUATORS, EvaluationSetup, choose_selector, classify_images, list_evaluators
+from vitrine.evaluation.topk import Classification, TopK
 from vitrine.field_effects import resolve_unused
 from vitrine.formats.checkpoint import Checkpoint
 from vitrine.formats.load import load_checkpoint
@@ -40,9 +42,10 @@ from vitrine.run.build import (
 )
 from vitrine.run.callbacks import Callbacks, RunLogger, StopRequest, open_logger, stop_on_signals
 from vitrine.run.folder import CheckpointWriter, ResumePoint, RunFolder, RunProgress, RunSummary, load_resume_point
+from vitrine.run.report import write_run_report
 from vitrine.training.ema import WeightEma
 from vitrine.training.loop import Metrics, fit
-from vitrine.training.metrics_log import MetricNames, plot_curves, read_records
+from vitrine.training.metrics_log import MetricNames
 from vitrine.training.optimizer import build_optimizer, freeze
 from vitrine.training.parallel import Parallel
 from vitrine.training.state import TrainState, restore, scatter_weights
@@ -70,7 +73,10 @@ def run_recipe(
         with runtime.main_first():
             folder.check(recipe)
         if folder.summary.is_file():
-            return folder.read_summary()
+            summary = folder.read_summary()
+            if runtime.is_main and not folder.report.is_file():  # of a run by a former version
+                write_run_report(folder, recipe, summary, title)
+            return summary
         if runtime.is_main:
             stack.enter_context(folder.lock())
         run = Run(recipe, folder, runtime, dataset, checkpoint)
@@ -85,7 +91,7 @@ def run_recipe(
         ):
             summary = run.train(stop, logger)
         if summary.is_finished and runtime.is_main:
-            plot_curves(read_records(folder.metrics), folder.curves, title, names)
+            write_run_report(folder, recipe, summary, title, names, run.build_test_result)
             # The last file of all: a run with a summary is finished.
             write_json(folder.summary, asdict(replace(summary, interrupted_by=None)))
         del run  # DDP ends before its process group
@@ -130,6 +136,7 @@ class Run:
         if resume_point is not None:
             restore(self.state, dict(resume_point.checkpoint.model.state_dict()), resume_point.training)
         self.evaluator = RunEvaluator(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
+        self.test_predictions: TopK | None = None
         self.writer = CheckpointWriter(folder, recipe, runtime, self.start)
         self.loader = Loader(
             self.data.train,
@@ -145,7 +152,8 @@ class Run:
 
     def list_metrics(self) -> MetricNames:
         """Return the metrics that the run will log."""
-        return MetricNames(self.state.objective.metric_names, self.evaluator.list_metrics(self.state))
+        hidden = frozenset() if shows_top5(len(self.data.class_names)) else frozenset({f"{self.data.val_name}_top5"})
+        return MetricNames(self.state.objective.metric_names, self.evaluator.list_metrics(self.state), hidden)
 
     def train(self, stop: StopRequest, logger: RunLogger) -> RunSummary:
         """Train to the end or until stopped; at the end test the model once and save it."""
@@ -230,9 +238,19 @@ class Run:
                 best = load_checkpoint(self.folder.best).model.state_dict()
             scatter_weights(self.state.objective, {f"{ENCODER}{name}": tensor for name, tensor in best.items()})
             self.state.average = None
-        test = None if self.data.test is None else self.evaluator.evaluate_test(self.state, self.data.test)
+        test = None
+        if self.data.test is not None:
+            test, self.test_predictions = self.evaluator.evaluate_test(self.state, self.data.test)
         self.writer.save_model(self.state, step, self.folder.model)
         return test
+
+    def build_test_result(self) -> EvaluationResult | None:
+        """Return the predictions of the final test with their images and metrics, for the report; None without a test."""
+        if self.data.test is None or self.test_predictions is None:
+            return None
+        source, predictions = self.data.test, self.test_predictions
+        report = build_report(predictions, source.labels, source.class_names)
+        return EvaluationResult(source, self.start.preprocessing, predictions, report)
 
     def summarise(self, is_finished: bool, interrupted_by: int | None, test: Classification | None) -> RunSummary:
         """Build the summary of the run so far."""
@@ -290,9 +308,9 @@ class RunEvaluator:
         setup = self.build_setup(state, self.data.val, self.data.val_name)
         return {name: label for evaluator in self.evaluators.values() for name, label in evaluator.list_metrics(setup).items()}
 
-    def evaluate_test(self, state: TrainState, source: Source) -> Classification:
-        """Return top-1, top-5 and loss on the test images, once at the end of a run."""
-        return classify(self.build_setup(state, source, "test"))
+    def evaluate_test(self, state: TrainState, source: Source) -> tuple[Classification, TopK]:
+        """Return top-1, top-5 and loss on the test images, once at the end of a run, and all predictions."""
+        return classify_images(self.build_setup(state, source, "test"))
 
     def build_setup(self, state: TrainState, source: Source, split: str) -> EvaluationSetup:
         """Build what evaluators get: the objective, the images and how to read them."""

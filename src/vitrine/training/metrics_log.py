@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard event files and curves.png: what was measured during a run.
+"""metrics.jsonl, TensorBoard event files and learning curves: what was measured during a run.
 
 A record is flat: its `step` and the metrics measured there, e.g. {"step": 50, "loss": 2.1, "held_out_top1": 0.43}.
 """
@@ -6,19 +6,19 @@ A record is flat: its `step` and the metrics measured there, e.g. {"step": 50, "
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vitrine.core.console import escape_controls
+from vitrine.core.figures import ACCENT, INK, INK_3, draw_png
 from vitrine.core.files import atomic_file, check_parent_folder, explain_full_disk
-from vitrine.core.html_report import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class MetricNames:
     """Metrics of the objective on training batches, besides the loss."""
     evaluation: Mapping[str, str] = field(default_factory=dict)
     """Metrics of the evaluators, each with its label in figures."""
+    hidden: frozenset[str] = frozenset()
+    """Metrics that are logged and not shown: top-5 of five classes or fewer is always 100 %."""
 
 
 class MetricsLog:
@@ -120,19 +122,75 @@ Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by metric name."""
 
 LEARNING_RATE = "rate"  # its key in a record
-TRAINING_COLOUR, LR_COLOUR, LR_TEXT_COLOUR = "#8395a7", "#c4c4c4", "#8c8c8c"
-EVALUATION_COLOURS = ("#d1495b", "#00798c", "#edae49", "#5b3758", "#5aa469", "#2e5fa3", "#c77dba", "#8a5a44")
+NOT_METRICS = {"step", "loss", LEARNING_RATE, "grad_norm", "images_per_s", "waited", "seconds"}  # of the objective
+PANEL_WIDTH, PANEL_HEIGHT = 3.6, 2.7  # inches
+LABEL_GAP = 0.085  # least distance of two labels beside a panel, as a fraction of its height
+MAX_POINTS = 300  # of a curve on a page
+EVALUATION_LINES = ("-", "--", ":", "-.")
 
 
-def plot_curves(records: Sequence[CurveRecord], path: Path, title: str, names: MetricNames) -> bool:
-    """Plot losses on the left and accuracies on the right as PNG; return False, without a file, if there are neither."""
-    metrics = ("loss", *names.training, *names.evaluation)
+@dataclass(frozen=True)
+class TestPoint:
+    """The result on the test images, which is one point of the curves: at the step whose weights were tested."""
+
+    __test__ = False  # not a class of pytest's
+
+    step: int
+    accuracy: float
+    low: float
+    high: float
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """Curves that share an axis, and the point of the test among them: value, low and high."""
+
+    title: str
+    curves: Curves
+    unit: str = ""
+    test: tuple[float, float, float] | None = None
+
+
+def find_metric_names(records: Sequence[CurveRecord]) -> MetricNames:
+    """Return the names of the metrics of a finished run, from its records."""
+    training = {name: None for record in records if "loss" in record for name in record if name not in NOT_METRICS}
+    evaluated = {name: None for record in records if "loss" not in record for name in record if name != "step"}
+    return MetricNames(tuple(training), {name: name.replace("_", " ").replace(" top", " top-") for name in evaluated})
+
+
+def plot_curves(
+    records: Sequence[CurveRecord], path: Path, title: str, names: MetricNames, test: TestPoint | None = None
+) -> bool:
+    """Plot losses, accuracies and the learning rate as PNG; return False, without a file, if there are neither of the first."""
+    panels = build_panels(records, names, test)
+    if not panels:
+        return False
+    panels += build_rate_panels(records)
+
+    def draw(figure: "Figure") -> None:
+        figure.suptitle(escape_controls(title), fontsize=11, x=0.02, ha="left", wrap=True)
+        draw_panels(figure, panels, names, test)
+
+    draw_png(draw, path, PANEL_WIDTH * len(panels), PANEL_HEIGHT + 0.4)
+    return True
+
+
+def build_panels(records: Sequence[CurveRecord], names: MetricNames, test: TestPoint | None = None) -> list[CurvePanel]:
+    """Return a panel for the losses and one for the accuracies in percent, where there are any."""
+    metrics = [name for name in ("loss", *names.training, *names.evaluation) if name not in names.hidden]
     losses = collect_curves(records, [name for name in metrics if name.endswith("loss")])
     accuracies = collect_curves(records, [name for name in metrics if not name.endswith("loss")], scale=100.0)
-    if not losses and not accuracies:
-        return False
-    save_figure(draw_figure(losses, accuracies, collect_curves(records, [LEARNING_RATE]), title, names), path)
-    return True
+    test_loss = None if test is None or test.loss is None else (test.loss, test.loss, test.loss)
+    test_accuracy = None if test is None else (100 * test.accuracy, 100 * test.low, 100 * test.high)
+    panels = [CurvePanel("Loss", losses, test=test_loss)] if losses else []
+    return [*panels, CurvePanel("Accuracy", accuracies, " %", test_accuracy)] if accuracies else panels
+
+
+def build_rate_panels(records: Sequence[CurveRecord]) -> list[CurvePanel]:
+    """Return a panel for the learning rate, if it was recorded."""
+    rates = collect_curves(records, [LEARNING_RATE])
+    return [CurvePanel("Learning rate", rates)] if rates else []
 
 
 def collect_curves(records: Sequence[CurveRecord], names: Collection[str], scale: float = 1.0) -> Curves:
@@ -147,80 +205,92 @@ def collect_curves(records: Sequence[CurveRecord], names: Collection[str], scale
     return {name: curve for name, curve in curves.items() if any(map(math.isfinite, curve[1]))}
 
 
-def draw_figure(losses: Curves, accuracies: Curves, lrs: Curves, title: str, names: MetricNames) -> "Figure":
-    """Draw a panel for the losses, with the learning rate behind them, and one for the accuracies, where there are any."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    num_panels = bool(losses) + bool(accuracies)
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(6.4 * num_panels, 4.8), dpi=120, layout=layout)
-    figure.suptitle(escape_controls(title), fontsize=14, wrap=True, parse_math=False)  # a dollar sign is a dollar sign
-    if losses:
-        panel = add_panel(figure, num_panels, 1, "loss")
-        lines = draw_curves(panel, losses, names)
-        add_legend(panel, lines + draw_lrs(panel, lrs))
-    if accuracies:
-        panel = add_panel(figure, num_panels, num_panels, "accuracy (%)")
-        lines = draw_curves(panel, accuracies, names)
-        panel.set_ylim(bottom=0.0)
-        add_legend(panel, lines)
-    return figure
+def thin_panel(panel: CurvePanel) -> CurvePanel:
+    """Return a panel with curves of at most MAX_POINTS points, each the mean of several, for a small page."""
+    return replace(panel, curves={name: thin_curve(*curve) for name, curve in panel.curves.items()})
 
 
-def add_panel(figure: "Figure", num_panels: int, index: int, label: str) -> "Axes":
-    """Add axes over the steps to a row of panels."""
+def thin_curve(steps: list[float], values: list[float]) -> tuple[list[float], list[float]]:
+    """Return the means of equally many neighbouring points."""
+    size = math.ceil(len(steps) / MAX_POINTS)
+    parts = [slice(start, start + size) for start in range(0, len(steps), size)]
+    return [fmean(steps[part]) for part in parts], [fmean(values[part]) for part in parts]
+
+
+def draw_panels(figure: "Figure", panels: Sequence[CurvePanel], names: MetricNames, test: TestPoint | None = None) -> None:
+    """Draw panels side by side, or below each other on a narrow figure."""
+    num_columns = min(len(panels), max(1, int(figure.get_figwidth() // 3.4)))
+    num_rows = math.ceil(len(panels) / num_columns)
+    axes = figure.subplots(num_rows, num_columns, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        draw_panel(axis, panel, names, None if test is None else test.step)
+
+
+def draw_panel(axis: "Axes", panel: CurvePanel, names: MetricNames, test_step: int | None) -> None:
+    """Draw training thin, evaluations with a marker at each, and the test as one point, all labelled at their ends."""
     from matplotlib.ticker import MaxNLocator
 
-    panel = figure.add_subplot(1, num_panels, index)
-    panel.set_xlabel("step", fontsize=11)
-    panel.set_ylabel(label, fontsize=11)
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    panel.xaxis.set_major_formatter("{x:,.0f}")
-    panel.tick_params(labelsize=10)
-    panel.grid(color="#eeeeee")
-    panel.spines[["top", "right"]].set_visible(False)
-    return panel
+    axis.set_title(panel.title)
+    axis.set_xlabel("step")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    ends: list[tuple[float, str, str]] = []
+    styles = iter(EVALUATION_LINES * len(panel.curves))
+    for name, (steps, values) in sorted(panel.curves.items(), key=lambda curve: curve[0] in names.evaluation):
+        is_evaluation = name in names.evaluation
+        colour, label = (INK, names.evaluation[name]) if is_evaluation else (INK_3, name_training_curve(name, names))
+        style = {"linewidth": 1.6, "marker": "o", "markersize": 4} if is_evaluation else style_thin(len(steps))
+        line = next(styles) if is_evaluation else "-"
+        axis.plot(steps, values, label=label, color=colour, linestyle=line, clip_on=False, **style)
+        ends.append((next(value for value in reversed(values) if math.isfinite(value)), label, colour))
+    if panel.test is not None and test_step is not None:
+        value, low, high = panel.test
+        axis.plot([test_step] * 2, [low, high], color=ACCENT, linewidth=1.4, clip_on=False)
+        axis.plot([test_step], [value], "D", label="test", color=ACCENT, markersize=6, clip_on=False)
+        ends.append((value, f"test {value:.1f} %" if panel.unit else f"test {value:.3g}", ACCENT))
+    set_lower_end(axis, panel)
+    label_ends(axis, ends)
+    label_top_tick(axis, panel.unit)
 
 
-def draw_curves(panel: "Axes", curves: Curves, names: MetricNames) -> "list[Line2D]":
-    """Draw training curves thin, and evaluations with a marker at each."""
-    lines: list[Line2D] = []
-    colours = iter(EVALUATION_COLOURS * len(curves))
-    for name, (steps, values) in sorted(curves.items(), key=lambda curve: curve[0] in names.evaluation):
-        if name in names.evaluation:
-            style = {"color": next(colours), "linewidth": 1.8, "marker": "o", "markersize": 4.5}
-        else:
-            style = style_thin(TRAINING_COLOUR, len(steps))
-        label = names.evaluation.get(name, "training")
-        lines += panel.plot(steps, values, label=label, clip_on=False, **style)  # a marker at 0 % is drawn whole
-    return lines
+def set_lower_end(axis: "Axes", panel: CurvePanel) -> None:
+    """Start an axis at 0, or below negative values; that of high accuracies starts a little below them."""
+    values = [value for _, values in panel.curves.values() for value in values if math.isfinite(value)]
+    lowest = min([*values, *(panel.test or ())])
+    if lowest >= 0:
+        axis.set_ylim(bottom=10 * math.floor(max(0.0, lowest - 5) / 10) if panel.unit and lowest > 50 else 0.0)
 
 
-def draw_lrs(panel: "Axes", lrs: Curves) -> "list[Line2D]":
-    """Draw the learning rate behind the curves of a panel, with an axis of its own on the right."""
-    lines: list[Line2D] = []
-    for steps, values in lrs.values():
-        behind = panel.twinx()
-        lines += behind.plot(steps, values, label="learning rate", linestyle="--", **style_thin(LR_COLOUR, len(steps)))
-        behind.set_ylim(bottom=0.0)
-        behind.set_ylabel("learning rate", fontsize=10, color=LR_TEXT_COLOUR)
-        behind.tick_params(labelsize=9, labelcolor=LR_TEXT_COLOUR, color=LR_COLOUR)
-        behind.yaxis.set_major_formatter("{x:g}")
-        behind.spines[:].set_visible(False)
-        panel.set_zorder(behind.get_zorder() + 1)
-        panel.patch.set_visible(False)  # it would hide what is behind
-    return lines
+def name_training_curve(name: str, names: MetricNames) -> str:
+    """Return the label of a curve of the training: of the learning rate none, because the title has it."""
+    return "" if name == LEARNING_RATE else "training" if name in ("loss", *names.training) else name
 
 
-def style_thin(colour: str, num_points: int) -> dict[str, Any]:
+def style_thin(num_points: int) -> dict[str, Any]:
     """Return the style of a thin line; a single point gets a marker, because a line through it would be invisible."""
-    return {"color": colour, "linewidth": 1.0, "marker": "." if num_points == 1 else ""}
+    return {"linewidth": 1.0, "marker": "." if num_points == 1 else ""}
 
 
-def add_legend(panel: "Axes", lines: "Sequence[Line2D]") -> None:
-    """Add a legend below the panel, where it hides no curve."""
-    num_rows = math.ceil(len(lines) / 3)
-    num_columns = math.ceil(len(lines) / num_rows)
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.9}
-    panel.legend(handles=lines, ncols=num_columns, frameon=False, fontsize=10, **place)
+def label_ends(axis: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
+    """Write the name of each curve to the right of its end, (value, label, colour), apart from its neighbours."""
+    low, high = axis.get_ylim()
+    below = -1.0
+    heights = []
+    for value, _, _ in sorted(ends):
+        below = max((value - low) / (high - low), below + LABEL_GAP)
+        heights.append(below)
+    excess = max(0.0, below - 1.0)
+    for height, (_, label, colour) in zip(heights, sorted(ends), strict=True):
+        axis.text(1.03, height - excess, label, color=colour, transform=axis.transAxes, va="center", ha="left", clip_on=False)
+
+
+def label_top_tick(axis: "Axes", unit: str) -> None:
+    """Write the unit at the top tick of an axis only."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = axis.get_ylim()
+    ticks = [tick for tick in MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    axis.set_yticks(ticks, [f"{tick:g}{unit if tick == ticks[-1] else ''}" for tick in ticks])
+    axis.set_ylim(low, high)

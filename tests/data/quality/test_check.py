@@ -1,10 +1,8 @@
 """Tests of data/quality/check.py.
 
 Planted defects are found, each under its name, and clean data is clean.
-The page of a check shows what was found and needs nothing else.
 """
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +12,11 @@ from PIL import Image
 from tests.data.pictures import draw_picture, encode, write_classes, write_picture
 from vitrine.core.console import VitrineWarning
 from vitrine.data.open_data import find_data
-from vitrine.data.quality import check as check_module
 from vitrine.data.quality.check import (
-    CAPTIONS,
     DataCheck,
-    ImageRef,
-    Issue,
     check_data,
     group_duplicates,
     list_images_to_exclude,
-    write_check_report,
 )
 from vitrine.data.quality.duplicates import DuplicatePairs
 from vitrine.data.subsets import exclude_images
@@ -181,55 +174,6 @@ def test_images_with_several_labels(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "data" / "list.csv").write_text("\n".join(rows))
     found = check(tmp_path / "data" / "list.csv")
     assert [finding.kind for finding in found.issues] == ["two labels"]
-
-
-def test_findings_are_shown_with_thumbnails(tmp_path: Path, cache: Path) -> None:
-    for name, seed in (("cat/0", 0), ("cat/1", 0), ("cat/2", 1), ("dog/0", 2)):
-        write_picture(tmp_path / "data" / f"{name}.jpg", seed)
-    (tmp_path / "data" / "dog" / "<bad>.jpg").write_bytes(b"nothing")
-    check = check_data(find_data(tmp_path / "data"))
-    write_check_report(check, tmp_path / "page.html", "my photos")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Check of my photos" in text
-    assert "5 images. Errors found." in text
-    assert "<h2>Exact copies: 1</h2>" in text
-    assert "cat/0.jpg · cat · identical bytes" in text
-    assert "dog/&lt;bad&gt;.jpg" in text
-    assert text.count("data:image/jpeg;base64,") == 2
-    assert "<td>cat</td><td>3</td>" in text
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
-
-
-def test_long_lists_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "MAX_SHOWN", 2)
-    write_picture(tmp_path / "data" / "cat" / "0.jpg", 0)
-    check = check_data(find_data(tmp_path / "data"))
-    doubts = [Issue("label suspect", (ImageRef(None, 0),), f"doubt {number}") for number in range(5)]
-    check = check.with_issues([*doubts, Issue("no training images", (), "class emu")])
-    write_check_report(check, tmp_path / "page.html", "photos")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "The first 2 of 5." in text
-    assert "doubt 1" in text
-    assert "doubt 2" not in text
-    assert "<td>class emu</td>" in text
-
-
-def test_large_groups_are_cut(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "MAX_COPIES", 2)
-    for number in range(5):
-        write_picture(tmp_path / "data" / "cat" / f"{number}.jpg", 0)
-    write_check_report(check_data(find_data(tmp_path / "data")), tmp_path / "page.html", "photos")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert text.count("data:image/jpeg;base64,") == 2
-    assert "<figcaption>and 3 more</figcaption>" in text
-
-
-def test_every_kind_has_a_caption() -> None:
-    from typing import get_args
-
-    from vitrine.data.quality.check import IssueKind
-
-    assert set(CAPTIONS) == set(get_args(IssueKind))
 
 
 def test_an_empty_class_folder_and_a_single_image_are_worth_a_look(folder: Path) -> None:

@@ -1,20 +1,16 @@
 """Checks of a dataset before training: unreadable files, duplicates, leaks between splits, conflicting labels, odd images.
 
-`check_data` finds issues, `write_check_report` shows them with thumbnails on an HTML page.
+`check_data` finds issues; check_page.py shows them with thumbnails on a page.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from vitrine.core.console import join_names
-from vitrine.core.html_report import Figure, Gallery, Part, Section, Table, write_html_report
-from vitrine.data.image import BadImage
 from vitrine.data.open_data import DataLike, find_data
 from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats
@@ -259,87 +255,3 @@ def keep_order(image: ImageRef) -> tuple[int, int]:
     """Sort key of the copies of an image: the first one is kept."""
     rank = KEPT_FIRST.index(image.split) if image.split in KEPT_FIRST else len(KEPT_FIRST)
     return rank, image.index
-
-
-# The HTML report.
-
-THUMBNAIL = 150
-MAX_SHOWN = 40  # issues of a kind; the others are in the JSON
-MAX_COPIES = 12  # images of a group
-
-CAPTIONS: dict[IssueKind, str] = {
-    "unreadable": "These files cannot be decoded.",
-    "two labels": "The same picture under different labels: at most one of them can be right.",
-    "in two splits": "A model must not be tested on images that it was trained on.",
-    "exact copies": "The same file more than once, byte for byte.",
-    "near copies": "The same picture more than once: compressed, resized, brightened or cropped differently; or two "
-    "photographs taken at nearly the same moment.",
-    "no training images": "Classes with test images and no training images.",
-    "empty class folder": "Folders without images beside class folders: they do not become classes.",
-    "single image": "The only training image of its class: a second one is needed to hold one out, and more to learn from.",
-    "suspicious": "These can be read, and are worth a look.",
-    "label suspect": "Their nearest neighbours in the model's feature space have another label. Some are labelling mistakes, "
-    "others only look like another class.",
-}
-
-
-def write_check_report(check: DataCheck, path: Path, title: str) -> None:
-    """Write an HTML page with a section for each kind of issue and a table of classes."""
-    sections = []
-    for kind, caption in CAPTIONS.items():
-        issues = [issue for issue in check.issues if issue.kind == kind]
-        if issues:
-            more = f" The first {MAX_SHOWN} of {len(issues)}." if len(issues) > MAX_SHOWN else ""
-            parts = render_issues(check, issues[:MAX_SHOWN])
-            sections.append(Section(f"{kind.capitalize()}: {len(issues)}", caption + more, parts))
-    sections.append(Section("Images of each class", "By split.", [build_class_table(check)]))
-    total = sum(map(len, check.sources.values()))
-    verdict = "No errors found." if check.is_clean else "Errors found."
-    write_html_report(path, f"Check of {title}", f"{total:,} images. {verdict}", sections)
-
-
-def render_issues(check: DataCheck, issues: Sequence[Issue]) -> list[Part]:
-    """Show issues of one kind: single images side by side, groups below each other, classes as a table."""
-    if all(len(issue.images) == 1 for issue in issues):
-        return [Gallery([render_image(check, issue.images[0], issue.detail) for issue in issues])]
-    if not any(issue.images for issue in issues):
-        return [Table(("what",), [(issue.detail,) for issue in issues])]
-    return [render_group(check, issue) for issue in issues]
-
-
-def render_group(check: DataCheck, issue: Issue) -> Gallery:
-    """Show the copies of a group, the first with the detail."""
-    figures = [
-        render_image(check, image, "" if position else issue.detail) for position, image in enumerate(issue.images[:MAX_COPIES])
-    ]
-    more = len(issue.images) - MAX_COPIES
-    return Gallery(figures if more <= 0 else [*figures, Figure(None, f"and {more:,} more")])
-
-
-def render_image(check: DataCheck, image: ImageRef, detail: str) -> Figure:
-    """Show one image as a thumbnail with its name, labels and a detail."""
-    words = [check.name(image), " and ".join(check.classes(image)), detail]
-    return Figure(draw_thumbnail(check, image), " · ".join(word for word in words if word))
-
-
-def draw_thumbnail(check: DataCheck, image: ImageRef) -> bytes | None:
-    """Return a small JPEG; None for an unreadable image."""
-    try:
-        thumbnail = check.sources[image.split].read(image.index)[0].to_pil()
-    except BadImage:
-        return None
-    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
-    content = io.BytesIO()
-    thumbnail.save(content, "JPEG", quality=80)
-    return content.getvalue()
-
-
-def build_class_table(check: DataCheck) -> Table:
-    """Return the number of images of each class by split."""
-    counts = check.count_classes()
-    names = sorted({name for source in check.sources.values() for name in source.class_names})
-    by_name = {
-        split: dict(zip(source.class_names, counts[split].tolist(), strict=True)) for split, source in check.sources.items()
-    }
-    rows = [(name, *(f"{by_name[split].get(name, 0):,}" for split in counts)) for name in names]
-    return Table(("class", *(split or "images" for split in counts)), rows)

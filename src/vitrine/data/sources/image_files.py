@@ -49,6 +49,9 @@ class FileSource(Source):
     def name(self, index: int) -> str:
         return self.names[index]
 
+    def image_path(self, index: int) -> Path | None:
+        return self.root / self.name(index)
+
     def files(self) -> list[Path]:
         """Return the image files, in order, and then the side files."""
         return [*(self.root / self.name(index) for index in range(len(self))), *self.side_files]

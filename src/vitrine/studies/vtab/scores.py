@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from vitrine.core.html_report import save_figure, shorten_label
+from vitrine.core.figures import ACCENT, INK, SCRATCH, draw_png, shorten_label
 from vitrine.data.sources.vtab import GROUPS, TASKS, Group
 from vitrine.evaluation.intervals import compute_spread, wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 OVERALL = "VTAB"
 
@@ -97,43 +98,38 @@ def find_overall(scores: Sequence[Score]) -> Score | None:
     return next((score for score in scores if score.name == OVERALL), None)
 
 
-GROUP_COLOURS = {"natural": "#5aa469", "specialised": "#2e86ab", "structured": "#d1495b"}
-COLOURS = {OVERALL: "#3d405b", **GROUP_COLOURS, "generated": "#b08bbb", "other": "#a3a3a3"}
-LETTERS_PER_INCH = 13  # of the note below the axis
-DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": "#222222", "markeredgecolor": "white"}
+LETTERS_PER_INCH = 15  # of the note below the axis
+DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": INK, "markeredgecolor": "white"}
 
 
 def draw_scores(scores: Sequence[Score], results: Sequence[TaskResult], model: str, note: str, path: Path) -> None:
     """Draw a bar for each group, with its spread over several seeds and a dot for each task, and save it as PNG."""
-    from matplotlib.figure import Figure
-
     width = 2.2 + 1.35 * len(scores)
-    figure = Figure(figsize=(width, 5.0), dpi=120, layout="constrained")
-    figure.suptitle(f"VTAB-1k: {shorten_label(model)}", fontsize=13, parse_math=False)
-    panel = figure.add_subplot()
-    for index, score in enumerate(scores):
-        groups = GROUPS if score.name == OVERALL else (score.name,)
-        draw_bar(panel, index, score, [each.mean for each in results if each.group in groups])
-    panel.set_xticks(range(len(scores)), [label_bar(score) for score in scores], fontsize=10)
-    panel.set_ylim(0.0, 108.0)
-    panel.set_yticks(range(0, 101, 20))
-    panel.set_ylabel("top-1 accuracy (%)", fontsize=11)
-    lines = textwrap.fill(note, int(LETTERS_PER_INCH * width))
-    panel.set_xlabel(lines, fontsize=9, color="#555555", parse_math=False, labelpad=10)
-    panel.grid(axis="y", color="#eeeeee", zorder=0)
-    panel.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+
+    def draw(figure: "Figure") -> None:
+        panel = figure.add_subplot()
+        panel.set_title(f"VTAB-1k: {shorten_label(model)}")
+        for index, score in enumerate(scores):
+            groups = GROUPS if score.name == OVERALL else (score.name,)
+            draw_bar(panel, index, score, [each.mean for each in results if each.group in groups])
+        panel.set_xticks(range(len(scores)), [label_bar(score) for score in scores])
+        panel.set_ylim(0.0, 108.0)
+        panel.set_yticks(range(0, 101, 20), [*map(str, range(0, 100, 20)), "100 %"])
+        panel.set_xlabel(textwrap.fill(note, int(LETTERS_PER_INCH * width)), labelpad=10)
+
+    draw_png(draw, path, width, 4.4)
 
 
 def draw_bar(panel: "Axes", index: int, score: Score, means: Sequence[float]) -> None:
-    """Draw the bar of a score at a position of the axis, with dots at the means of its tasks."""
+    """Draw the bar of a score at a position of the axis, the whole benchmark darker, with dots at the means of its tasks."""
     spread = 100 * (score.std or 0.0)
-    panel.bar(index, 100 * score.mean, width=0.66, color=COLOURS[score.name], zorder=2)
+    colour = ACCENT if score.name == OVERALL else SCRATCH
+    panel.bar(index, 100 * score.mean, width=0.66, color=colour, zorder=2)
     if score.std is not None:
-        panel.errorbar(index, 100 * score.mean, yerr=spread, color="black", capsize=5, zorder=4)
+        panel.errorbar(index, 100 * score.mean, yerr=spread, color=INK, zorder=4)
     panel.plot([index - 0.24] * len(means), [100 * mean for mean in means], zorder=3, clip_on=False, **DOTS)
     text, above = f"{100 * score.mean:.1f}", (index, 100 * score.mean + spread)
-    panel.annotate(text, above, (0, 3), textcoords="offset points", ha="center", fontsize=11, zorder=5)
+    panel.annotate(text, above, (0, 3), textcoords="offset points", ha="center", zorder=5)
 
 
 def label_bar(score: Score) -> str:
