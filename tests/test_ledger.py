@@ -81,7 +81,7 @@ HELP: dict[tuple[str, ...], str] = {}
 def read_help(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the help of a command, with a recipe or data where it needs one."""
     recipe = [words[0] if words[0] in RECIPES else "digits"] if name == "train" else []
-    asked = (*name.split(), *(("MODEL", "digits") if name == "finetune" else recipe), "--help")
+    asked = (*name.split(), *(("MODEL", "digits") if name == "finetune" else recipe), "--help-all")
     if asked not in HELP:
         with pytest.raises(SystemExit) as stop:
             cli.main(list(asked))
