@@ -21,6 +21,9 @@ README = Path(__file__).parent.parent / "README.md"
 RECORD = Path(__file__).parent / "results" / "data" / "readme-outputs.json"
 INDENT, PROMPT = "    ", "    $ vitrine "
 COLUMNS = "110"  # width of the terminal that commands see
+# One thread, and instructions that most x86 CPUs have: with the cores and instructions at hand, training would round
+# differently on different machines (docs/reliability.md).
+ROUNDING = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def is_output(lines: list[str], index: int) -> bool:
 def run(command: str, folder: Path, *options: str) -> list[str]:
     """Run a command in a folder, with further options, and return the lines of its standard output."""
     words = [sys.executable, "-m", *shlex.split(command), *options]
-    environment = {**os.environ, "COLUMNS": COLUMNS, "VITRINE_CACHE": str(folder / ".cache")}
+    environment = {**os.environ, **ROUNDING, "COLUMNS": COLUMNS, "VITRINE_CACHE": str(folder / ".cache")}
     done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=None, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"`{command}` exited with status {done.returncode}: fix the command or the page.")
