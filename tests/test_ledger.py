@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures import resolve
+from tests.figures import list_anchors, resolve
 from tests.models.test_cost import EXAFLOPS
 from tests.recipes.test_pretrain import NUM_IMAGES
 from vitrine import cli
@@ -103,8 +103,7 @@ def test_a_linked_file_exists(link: str) -> None:
     target = ROOT / "docs" / (path or "paper.md")
     assert target.is_file()
     if anchor:
-        titles = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
-        assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert anchor in list_anchors(str(target.relative_to(ROOT)))
 
 
 @pytest.mark.parametrize("path", [code for code in CODE if re.match(r"(python )?benchmarks/", code)])
