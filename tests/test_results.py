@@ -181,8 +181,9 @@ def list_derived() -> Iterator[tuple[float, str]]:
     yield 100 * float(peak) / float(others), fraction
 
     demos = training["What the accuracies depend on"]
-    rows = [read_floats(list(row.values())) for row in demos["table"]["rows"].values()]
-    yield max(max(column) - min(column) for column in zip(*rows, strict=True)), demos["largest difference"][0]
+    rows = demos["table"]["rows"].values()
+    columns = [[read_floats(row[name])[0] for row in rows if name in row] for name in demos["table"]["columns"][1:]]
+    yield max(max(column) - min(column) for column in columns), demos["largest difference"][0]
 
     for recipe, table in (("cifar10-vit", "table"), ("fashion-mnist", "Fashion-MNIST")):
         text = training["Small models from scratch"][table]["rows"][recipe]["model"][3]
