@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures import list_anchors, resolve
 from tests.models.test_cost import EXAFLOPS
 from tests.recipes.test_pretrain import NUM_IMAGES
 from vitrine import cli
@@ -81,7 +82,7 @@ HELP: dict[tuple[str, ...], str] = {}
 def read_help(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the help of a command, with a recipe or data where it needs one."""
     recipe = [words[0] if words[0] in RECIPES else "digits"] if name == "train" else []
-    asked = (*name.split(), *(("MODEL", "digits") if name == "finetune" else recipe), "--help")
+    asked = (*name.split(), *(("MODEL", "digits") if name == "finetune" else recipe), "--help-all")
     if asked not in HELP:
         with pytest.raises(SystemExit) as stop:
             cli.main(list(asked))
@@ -102,8 +103,7 @@ def test_a_linked_file_exists(link: str) -> None:
     target = ROOT / "docs" / (path or "paper.md")
     assert target.is_file()
     if anchor:
-        titles = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
-        assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert anchor in list_anchors(str(target.relative_to(ROOT)))
 
 
 @pytest.mark.parametrize("path", [code for code in CODE if re.match(r"(python )?benchmarks/", code)])
@@ -182,3 +182,57 @@ def test_a_network_without_a_recipe_has_its_compute(row: list[str]) -> None:
     paper, model = row[3].strip(")").split(" (")
     assert (model, int(row[1]), int(paper)) in {(name, epochs, figure) for name, epochs, figure, _ in EXAFLOPS}
     assert row[4] == f"{compute_cost(model).compute_exaflops(303e6, int(row[1])):,.1f}"
+
+
+def read_ledger(*path: str) -> str:
+    """Return a figure of the ledger's data file, which `tests/test_results.py` compares with the page."""
+    return resolve(["paper", *path])
+
+
+def compute_finetuning(name: str, image_size: int, num_steps: int, num_runs: int = 1) -> float:
+    """Return the exaFLOPs of fine-tuning in batches of 512."""
+    return compute_cost(name, image_size).compute_exaflops(512, num_steps) * num_runs
+
+
+TEXT, TABLES, FIGURES, TABLE_2 = "The text", "Tables", "Figures", "Table 2: what it takes"
+JFT, MASKED_IMAGES = 303e6, 4096e6  # a million steps of 4096
+COMPUTED: list[tuple[float, str, str, str, int]] = [
+    (compute_finetuning("ViT-B/16", 384, 20_000), TABLES, "Table 5", "state", 0),
+    (compute_finetuning("ViT-B/16", 384, 10_000), TABLES, "Table 5", "state", 1),
+    (compute_finetuning("ViT-B/16", 384, 500), TABLES, "Table 5", "state", 2),
+    (compute_finetuning("ViT-L/16", 384, 2500, num_runs=19), TABLES, "Table 9", "state", 5),
+    (compute_finetuning("ViT-H/14", 518, 20_000), TABLE_2, "ViT-H/14, JFT", "fine-tuning on ImageNet, each run", 0),
+    (compute_finetuning("ViT-L/16", 512, 20_000), TABLE_2, "ViT-L/16, JFT", "fine-tuning on ImageNet, each run", 0),
+    (compute_cost("ViT-B/16").compute_exaflops(MASKED_IMAGES, 1), TEXT, "4.6, B.1.2", "state", 4),
+    (compute_cost("Axial-ViT-B/16").compute_exaflops(JFT, 7), FIGURES, "Figure 13", "state", 0),
+    (compute_cost("Axial-ViT-B/32").compute_exaflops(JFT, 7), FIGURES, "Figure 13", "state", 1),
+    (compute_cost("Axial-ViT-B/16").macs / 1e9, FIGURES, "Figure 13", "state", 2),
+    (compute_cost("ViT-B/16").macs / 1e9, FIGURES, "Figure 13", "state", 3),
+    (compute_cost("Axial-ViT-B/32").macs / 1e9, FIGURES, "Figure 13", "state", 4),
+    (compute_cost("ViT-B/32").macs / 1e9, FIGURES, "Figure 13", "state", 5),
+    (compute_cost("R50x1").num_parameters, TEXT, "4.1, ResNets with group norm and standardised convolutions", "state", 0),
+    (compute_cost("ViT-B/16").num_tokens - 1, TEXT, "3.1, eq. 1", "state", 0),
+    (compute_cost("R50+ViT-B/32").num_tokens - 1, TEXT, "3.1, 4.1", "state", 0),
+    (compute_cost("R50+ViT-B/16").num_tokens - 1, TEXT, "3.1, 4.1", "state", 1),
+]
+
+
+@pytest.mark.parametrize(("value", "section", "row", "column", "index"), COMPUTED)
+def test_a_computed_figure_is_what_the_code_computes(value: float, section: str, row: str, column: str, index: int) -> None:
+    text = read_ledger(section, "table", row, column, str(index))
+    assert f"{value:.{len(text.partition('.')[2])}f}" == text
+
+
+def test_core_days_follow_from_tables_2_and_6() -> None:
+    """Both tables have two of the runs, which differ in exaFLOPs per core-day."""
+    key = "By tables and a core-day is exaFLOPs"
+    slow, fast = (float(read_ledger("The paper, line by line", key, index)) for index in "25")
+    assert (slow, fast) == (round(4262 / 2500, 1), round(1567 / 680, 1))
+    total = sum(figure for _, _, figure, _ in EXAFLOPS) + 859  # the outlier, which EXAFLOPS leaves out
+    assert read_ledger(TABLES, "table", "Table 6", "state", "0") == f"{total / 1000:.1f}k"
+    days = [read_ledger(TABLES, "table", "Table 6", "state", index) for index in "12"]
+    assert days == [f"{total / 1000 / rate:.0f}" for rate in (fast, slow)]
+    one, least, most = (read_ledger(FIGURES, "table", "Figure 3", "state", index) for index in "012")
+    recipe = TABLE_3_RECIPES["imagenet-vit-b16"]()
+    exaflops = compute_cost("ViT-B/16").compute_exaflops(NUM_IMAGES[recipe.data.source], 300)
+    assert (one, least, most) == tuple(f"{exaflops / rate:.0f}" for rate in (1, fast, slow))

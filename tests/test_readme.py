@@ -1,6 +1,7 @@
 """The commands of the README run and print tables like those on the page; it lists every public name; its links exist."""
 
 import io
+import json
 import re
 import runpy
 from contextlib import redirect_stdout
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import vitrine
+from tests.figures import list_anchors
 from vitrine.cli import main
 from vitrine.commands import demo
 from vitrine.demo.config import DemoConfig
@@ -59,6 +61,61 @@ def test_a_command_prints_the_headings_of_the_page(example: Any, outputs: dict[s
     assert words_without_numbers(example.output[0]) == words_without_numbers(outputs[example.command][0])
 
 
+def test_the_output_is_the_recorded_one() -> None:
+    """`make readme` records what it inserts."""
+    recorded = json.loads((ROOT / "docs" / "results" / "data" / "readme-outputs.json").read_text(encoding="utf-8"))
+    assert {example.command: list(example.output) for example in EXAMPLES} == recorded
+
+
+@pytest.mark.full
+def test_the_commands_print_the_figures_of_the_page(tmp_path: Path) -> None:
+    """`make test-full` runs what `make readme` ran, and compares within the tolerances of docs/readme.py."""
+    printed = {example.command: READER["run"](example.command, tmp_path) for example in EXAMPLES}
+    differences = [READER["compare_outputs"](example.output, printed[example.command]) for example in EXAMPLES]
+    assert [difference for each in differences for difference in each] == []
+
+
+def replace_in_output(command: str, old: str, new: str) -> list[str]:
+    """Return the differences that are found if a figure of a command's output on the page is another one."""
+    (example,) = (each for each in EXAMPLES if each.command.startswith(command))
+    text = "\n".join(example.output)
+    assert re.search(old, text)
+    return READER["compare_outputs"](example.output, re.sub(old, new, text, count=1).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new"),
+    [
+        ("vitrine demo", r"139,976", "139,977"),  # a count of parameters
+        ("vitrine demo", r"1\.477e-06", "1.478e-06"),
+        ("vitrine demo", r"71\.\d\d %", "62.00 %"),  # an accuracy, by more than the tolerance
+        ("vitrine demo", r"hybrid ", "hybrids"),  # a row
+        ("vitrine finetune", r"14,400", "14,401"),
+        ("vitrine predict", r"0 (\d\d)", r"1 \1"),  # a class
+        ("vitrine evaluate", r"loss( +)0\.\d\d", r"loss\g<1>0.99"),
+        ("vitrine inspect", r"layer 1( +)\d\d", r"layer 1\g<1>33"),
+        ("vitrine convert", r"8 of 8", "7 of 8"),
+        ("vitrine convert", r"  0  ", "  1  "),
+        ("vitrine data check", r"1,437", "1,438"),
+        ("vitrine data check", r"No problems", "Two problems"),
+    ],
+)
+def test_another_figure_in_the_output_is_a_difference(command: str, old: str, new: str) -> None:
+    assert replace_in_output(command, old, new)
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new"),
+    [
+        ("vitrine demo", r"71\.\d\d %", "69.00 %"),
+        ("vitrine demo", r"%( +)\d\d\.\d ", r"%\g<1>99.9 "),  # seconds
+        ("vitrine evaluate", r"(?s)(9  .*?\n)(3  .*?\n)", r"\2\1"),  # classes are sorted by accuracy
+    ],
+)
+def test_rounding_and_time_are_not_a_difference(command: str, old: str, new: str) -> None:
+    assert replace_in_output(command, old, new) == []
+
+
 def words_without_numbers(line: str) -> list[str]:
     return [word for word in line.split() if not re.search(r"\d", word)]
 
@@ -77,4 +134,6 @@ def test_every_format_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:|#)([^)]+)\)", TEXT))))
 def test_a_linked_file_exists(link: str) -> None:
-    assert (ROOT / link).exists()
+    path, _, anchor = link.partition("#")
+    assert (ROOT / path).exists()
+    assert not anchor or anchor in list_anchors(path)
