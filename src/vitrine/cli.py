@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     open_missing_streams()
     if arguments is None:
         sys.excepthook = print_traceback
-    before = COMMAND_OPTIONS.set(COMMAND_OPTIONS.get())
+    before = COMMAND_OPTIONS.set(tuple)  # none are known before the command has parsed its arguments
     try:
         with readable_errors(), flushed_output(), one_line_warnings():
             run_command(sys.argv[1:] if arguments is None else arguments)

@@ -197,7 +197,7 @@ def test_bad_images_are_skipped_if_requested(tmp_path: Path, capsys: pytest.Capt
     images = make_images(tmp_path / "images", splits=("train",))
     (images / "train" / "dark" / "0.png").write_bytes(b"not a picture")  # the first that anybody looks at
     words = ("tiny", images, *SMALL, "--out", tmp_path / "run")
-    assert "train/dark/0.png" in fail(capsys, *words)
+    assert "train/dark/0.png" in fail(capsys, *words, "--data.bad-images", "error")
     finetune(*words, "--data.bad-images", "skip")
     assert (tmp_path / "run" / "model").is_dir()
 
@@ -256,7 +256,7 @@ def test_a_mistyped_model_can_be_corrected(tmp_path: Path, capsys: pytest.Captur
         (("tiny", "images", "--data.held-out", "0.01"), "held_out=0.01"),
         (("tiny", "images", "--data.split", "val"), "val"),
         (("tiny", "images", "--evaluation.resize", "8"), "evaluation.resize=8"),
-        (("tiny", "images", "--recipe", "pets", "--total-steps", "2"), "warmup_steps=100"),
+        (("tiny", "images", "--recipe", "pets", "--total-steps", "2", "--optim.warmup-steps", "7"), "warmup_steps=7"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -276,7 +276,7 @@ def test_model_and_data_in_the_wrong_order_are_recognised(capsys: pytest.Capture
 
 def test_images_without_labels_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "images").mkdir()
-    for index in range(3):
+    for index in range(20):
         Image.fromarray(draw(0, np.random.default_rng(index))).save(tmp_path / "images" / f"{index}.png")
     for name in ("folder", "pets"):
         sentence = fail(capsys, "tiny", tmp_path / "images", "--recipe", name, *SMALL, "--out", tmp_path / name)
@@ -286,7 +286,7 @@ def test_images_without_labels_are_rejected(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize("name", ["folder", "pets"])
 def test_images_of_a_single_class_are_rejected(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """This happens if the folder above the intended one is given."""
-    images = make_images(tmp_path / "images", splits=("",), classes=("dark",))
+    images = make_images(tmp_path / "images", splits=("train",), classes=("dark",))
     sentence = fail(capsys, "tiny", images, "--recipe", name, *SMALLER, "--out", tmp_path / "run")
     assert "class" in sentence
     assert not (tmp_path / "run" / "model").exists()

@@ -381,7 +381,7 @@ def test_every_recipe_is_listed_with_its_result(capsys: pytest.CaptureFixture[st
 
 
 def test_help_shows_the_recipe_s_own_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert end("jft-vit-b16", "--help") == 0
+    assert end("jft-vit-b16", "--help-all") == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert text.startswith("usage: vitrine train jft-vit-b16")
     assert re.search(r"--optim.learning-rate FLOAT .{0,120}?\(default: 0.0008\)", text)
@@ -410,7 +410,7 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (("--out", "run", "digits"), "vitrine train RECIPE --out"),
         (("--seed=3",), "vitrine train RECIPE"),
         (("nowhere/recipe.json",), "nowhere/recipe.json"),
-        (("digits", "--lr", "3"), "--lr"),
+        (("digits", "--learnin-rate", "3"), "--optim.learning-rate"),
         (("digits", "--optim.kind", "adam"), "--optim.kind"),
         (("digits", "--model.name", "ViT-Q/16"), "ViT-Q/16"),
         (("digits", "--model.checkpoint", "weights"), "model.checkpoint='weights'"),

@@ -162,7 +162,7 @@ def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere" in fail(capsys, "tiny", "nowhere", *SHORT)
     assert "--seeds" in fail(capsys, "tiny", "tasks", "--seed", 1, "--seeds", 0, 1)
     assert "data.subset" in fail(capsys, "tiny", "tasks", "--data.subset", "10%")
-    assert "warmup_steps=500" in fail(capsys, "tiny", "tasks", "--total-steps", 60)
+    assert "warmup_steps=300" in fail(capsys, "tiny", "tasks", "--total-steps", 60, "--optim.warmup-steps", 300)
     assert "--sweep" in fail(capsys, "tiny", "tasks", "--rates", 0.1)
     assert "no/all.json" in fail(capsys, "tiny", "tasks", "--json", "no/all.json", *SHORT)
     assert not Path("runs/tiny-tasks-vtab").exists()

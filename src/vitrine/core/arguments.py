@@ -101,7 +101,8 @@ def parse(name: str, target: Callable[..., Any], arguments: list[str], **options
         if sentence is not None:
             raise ValueError(f"{sentence} All options: `vitrine {name} {HELP_ALL if has_rare_options(target) else HELP[1]}`.")
 
-    COMMAND_OPTIONS.set(partial(list_options, target))
+    if COMMAND_OPTIONS.get() is not None:  # not in Python
+        COMMAND_OPTIONS.set(partial(list_options, target))
     shows_all = HELP_ALL in arguments
     arguments = replace_options(arguments, {**OPTION_ALIASES, HELP_ALL: HELP[1]})
     registry = build_registry(only_common=not shows_all and not set(HELP).isdisjoint(arguments))

@@ -128,7 +128,7 @@ def name_setting(name: str, value: object = None) -> str:
     option, known = f"--{name.replace('_', '-')}", list(list_options())
     grouped = [each for each in known if each.endswith(f".{option.removeprefix('--')}")]
     shown = option if option in known else grouped[0] if grouped else option
-    where = "" if shown in known else " of `vitrine convert`"
+    where = "" if shown in known or not known else " of `vitrine convert`"
     return f"{shown}{'' if value is None else f' {value}'}{where}"
 
 

@@ -199,7 +199,8 @@ def build_trials(recipe: Recipe, learning_rates: Sequence[float], held_out: floa
     """Build the recipes of a search, all of them, so that a mistake in one is found before the first is run."""
     if len(learning_rates) < 2:
         given = tuple(learning_rates)
-        raise ValueError(f"A choice needs at least two learning rates, not {given}: give more of them, or choose none.")
+        name = name_setting("select_rate")
+        raise ValueError(f"{name} needs at least two learning rates, not {given}: give more of them, or leave it out.")
     if len({f"{lr:g}" for lr in learning_rates}) != len(learning_rates):
         raise ValueError(f"rates={tuple(learning_rates)} has equal or nearly equal ones: give each once.")
     if held_out == 0:

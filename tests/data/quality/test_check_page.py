@@ -36,7 +36,8 @@ def test_issues_are_shown_with_thumbnails_and_links(tmp_path: Path) -> None:
 
 
 def test_clean_data_has_only_its_classes(tmp_path: Path) -> None:
-    write_picture(tmp_path / "data" / "cat" / "0.jpg", 0)
+    for seed in range(2):
+        write_picture(tmp_path / "data" / "cat" / f"{seed}.jpg", seed)
     write_check_report(check_data(find_data(tmp_path / "data")), tmp_path / "page.html", "photos")
     page = read_page(tmp_path / "page.html")
     assert page.one("h1").text.startswith("No errors")
@@ -47,7 +48,8 @@ def test_long_lists_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(check_page, "MAX_SHOWN", 2)
     monkeypatch.setattr(check_page, "MAX_OPEN_CLASSES", 1)
     for name in ("cat", "dog", "emu"):
-        write_picture(tmp_path / "data" / name / "0.jpg", len(name) + ord(name[0]))
+        for number in range(2):
+            write_picture(tmp_path / "data" / name / f"{number}.jpg", ord(name[0]) + 100 * number)
     check = check_data(find_data(tmp_path / "data"))
     doubts = [Issue("label suspect", (ImageRef(None, 0),), f"doubt {number}") for number in range(5)]
     check = check.with_issues([*doubts, Issue("no training images", (), "class emu")])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from vitrine.core.config_checks import require_at_least, require_counts, require_field_types
+from vitrine.core.console import name_setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,4 +36,5 @@ class VtabConfig:
             if len(set(values)) != len(values):
                 raise ValueError(f"{name}={values} must be distinct.")
         if (self.rates or self.lengths) and not self.sweep:
-            raise ValueError("rates and lengths have no effect without sweep: set it too, or leave them out.")
+            given = f"{name_setting('rates')} and {name_setting('lengths')}"
+            raise ValueError(f"{given} have no effect without {name_setting('sweep')}: add it, or leave them out.")
