@@ -103,7 +103,7 @@ def test_single_class() -> None:
 
 @pytest.mark.parametrize("names", [ANIMALS, None])
 def test_unknown_classes_are_rejected(names: Sequence[str] | None) -> None:
-    with pytest.raises(ValueError, match=r"2 classes.* 4.*emu.*--mapping"):
+    with pytest.raises(ValueError, match=r"2 classes.* 4.*emu.*mapping"):
         map_names(("cat", "emu"), names, 4)
 
 

@@ -160,7 +160,8 @@ def test_all_splits_are_loaded_into_memory_if_requested(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         for name, grey in (("a", 10), ("b", 200)):
             (root / split / name).mkdir(parents=True)
-            Image.new("L", (8, 8), grey).save(root / split / name / "1.png")
+            for number in range(2):
+                Image.new("L", (8, 8), grey).save(root / split / name / f"{number}.png")
     for in_memory in (False, True):
         data = open_run_data(make(str(root), in_memory=in_memory))
         for source in (data.train, data.val, data.test):

@@ -510,7 +510,8 @@ def rename_class(folder: Path) -> None:
 
 def add_class(folder: Path) -> None:
     for split in ("train", "test"):
-        write_photo(folder / split / "eel" / "0.png", 7)
+        for number in range(2):
+            write_photo(folder / split / "eel" / f"{number}.png", 7 + number)
 
 
 def add_image(folder: Path) -> None:

@@ -444,7 +444,7 @@ def test_a_failed_start_does_not_claim_its_folder(source: str, tmp_path: Path) -
 
 
 def test_an_unknown_device_is_named(source: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"abacus is not available"):
+    with pytest.raises(ValueError, match=r"abacus.* is not available"):
         run_recipe(replace(make_recipe(source), device="abacus"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

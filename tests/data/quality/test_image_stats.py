@@ -196,7 +196,7 @@ from vitrine.data.source import ArraySource, Labels
 
 class Endless(ArraySource):
     def fetch(self, index):
-        print("reading", flush=True)
+        print("reading\\n", end="", flush=True)  # in one write: two workers may print at once
         time.sleep(3600)
 
 pixels = np.zeros((2 * CHUNK, 8, 8, 3), np.uint8)
@@ -210,8 +210,9 @@ def test_workers_end_when_the_command_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True, pass_fds=[writer]) as process:
         os.close(writer)
         assert process.stdout is not None
-        assert process.stdout.readline() == "reading\n"
+        line = process.stdout.readline()
         process.kill()
+    assert line == "reading\n"
     ready, _, _ = select.select([reader], [], [], 600)  # until what hangs is given up; no limit on speed
     os.close(reader)
     assert ready
