@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.pages import Element, list_links, read_page
 from tests.photos import draw_divided
@@ -131,7 +133,7 @@ def test_failing_predictions_lose_nothing(source: str, tmp_path: Path, monkeypat
     def fail(run: run_module.Run) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(run_module.Run, "build_test_result", fail)
+    monkeypatch.setattr(run_module.Run, "build_final_result", fail)
     with pytest.warns(VitrineWarning, match="MemoryError"):
         assert run_recipe(make_recipe(source), tmp_path / "run").is_finished
     assert RunFolder(tmp_path / "run").summary.is_file()
@@ -161,6 +163,24 @@ def test_a_run_without_a_test_has_the_validation_accuracy(source: str, tmp_path:
     page = read_page(tmp_path / "run" / "report.html")
     assert page.one(kind="value").text == f"{100 * last['val_top1']:.1f}%"
     assert "of 23 validation" in page.one("h1").text
+
+
+def test_a_folder_that_is_not_divided_shows_classes_and_mistakes_of_its_held_out_images(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0)
+    for index in range(40):
+        path = tmp_path / "photos" / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(drawn.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    summary = run_recipe(make_recipe(str(tmp_path / "photos"), data={"held_out": 0.5}), tmp_path / "run")
+    assert (summary.test_top1, summary.watched_on) == (None, "held_out")
+    page = read_page(tmp_path / "run" / "report.html")
+    assert "of 20 validation" in page.one("h1").text
+    assert "Classes" in list_entries(page)
+    counts = [cell.text for cell in page.one(kind="classes").find(kind="num")]
+    assert sum(int(count.partition("/")[2]) for count in counts) == 20
+    hits = sum(int(count.partition("/")[0]) for count in counts)
+    last = [record for record in read_records(tmp_path / "run" / "metrics.jsonl") if "held_out_top1" in record][-1]
+    assert hits == round(20 * last["held_out_top1"])
 
 
 def test_a_run_of_masked_patches_has_its_loss(source: str, tmp_path: Path) -> None:

@@ -489,7 +489,7 @@ def test_a_few_bad_images_are_skipped_and_many_end_the_run(tmp_path: Path, capsy
         path.write_bytes(b"not an image")
     with pytest.warns(VitrineWarning, match="so far"):
         assert run_recipe(recipe, tmp_path / "run").is_finished
-    assert "Replaced 3 training images that cannot be read by others: a/0.png, a/2.png, a/4.png" in capsys.readouterr().err
+    assert "replaced by others: 3 (a/0.png, a/2.png, a/4.png)" in capsys.readouterr().err
     bad[3].write_bytes(b"not an image")
     with pytest.warns(VitrineWarning), pytest.raises(ValueError, match=r"4 of 40 .*a/0\.png, a/2\.png, a/4\.png, a/6\.png"):
         run_recipe(recipe, tmp_path / "more")

@@ -43,8 +43,8 @@ class FinishedRun:
     records: list[CurveRecord]
     data: DataFingerprint | None
     """The images of the run; None for a run without a record of them."""
-    test: EvaluationResult | None
-    """Predictions of the test; None without one, or if the run had ended before its report was written."""
+    result: EvaluationResult | None
+    """Predictions of the final weights on the test images, else on the validation images; None if they were not kept."""
 
     @property
     def tested_step(self) -> int:
@@ -63,16 +63,16 @@ def write_run_report(
     summary: RunSummary,
     title: str,
     names: MetricNames | None = None,
-    build_test: Callable[[], EvaluationResult | None] = lambda: None,
+    build_result: Callable[[], EvaluationResult | None] = lambda: None,
 ) -> None:
     """Write curves.png and report.html of a finished run. An error becomes a warning: the run's results must not be lost.
 
-    Without `names` and the result of the test, of a run by a former version, the report is made of its files alone.
+    Without `names` and the predictions, of a run by a former version, the report is made of its files alone.
     """
     try:
         records: list[CurveRecord] = [*read_records(folder.metrics)] if folder.metrics.is_file() else []
         data = folder.read_data() if folder.data.is_file() else None
-        run = FinishedRun(folder, recipe, summary, title, names or find_metric_names(records), records, data, build_test())
+        run = FinishedRun(folder, recipe, summary, title, names or find_metric_names(records), records, data, build_result())
         point = build_test_point(run)
         if names is not None:
             plot_curves(records, folder.curves, title, run.names, point)
@@ -85,8 +85,8 @@ def build_page(run: FinishedRun, point: TestPoint | None) -> Page:
     """Build the page of a run."""
     headline, title, lede = describe_answer(run)
     sections = [*build_curve_section(run, point)]
-    if run.test is not None:
-        sections += build_result_sections(run.test, run.folder.report)
+    if run.result is not None:
+        sections += build_result_sections(run.result, run.folder.report)
     return Page(
         kind="Training",
         title=title,
@@ -127,7 +127,7 @@ def describe_answer(run: FinishedRun) -> tuple[Headline | None, str, str]:
 def describe_accuracy(run: FinishedRun, value: float, num_images: int, images: str, remark: str) -> tuple[Headline, str, str]:
     """Return headline, title and lede of an accuracy on some images."""
     accuracy, num_hits = wilson_interval(value, num_images), round(value * num_images)
-    has_one_label = run.test is None or not run.test.source.labels.has_several
+    has_one_label = run.result is None or not run.result.source.labels.has_several
     guessing = 1 / run.num_classes if run.num_classes > 1 and has_one_label else None
     headline = Headline(
         f"{100 * value:.1f}",
@@ -226,7 +226,7 @@ def build_cost_section(run: FinishedRun) -> Section:
     if waits:
         rows.append(("time spent waiting for data", format_share(sum(waits) / len(waits), 0)))
     memory = measure_peak_memory(summary.device)
-    if memory is not None and run.test is not None:  # else this process only wrote the page
+    if memory is not None and run.result is not None:  # else this process only wrote the page
         rows.append(("peak memory of the main process", format_bytes(memory)))
     text = "Compute is counted as in table 6 of the paper: forward and backward passes over all training images."
     title = f"It took {format_hours(summary.device_hours, summary.device)}"
@@ -240,11 +240,11 @@ def build_command_section(run: FinishedRun) -> Section:
     if run.num_classes > 0 and run.summary.test_top1 is not None:
         out = f"{folder}-evaluation"
         commands.append(join_command("vitrine", "evaluate", run.folder.model, data, "--out", out))
-    image = None if run.test is None else find_inspected_image(run.test)
+    image = None if run.result is None else find_inspected_image(run.result)
     if image is not None:
         commands.append(join_command("vitrine", "inspect", run.folder.model, image, "--out", f"{folder}-inspection"))
     parts: list[Part] = [Commands(commands)]
-    if run.test is None and run.summary.test_top1 is not None:
+    if run.result is None and run.summary.test_top1 is not None:
         parts.append(Note("The predictions of single images were not kept: evaluate the model to see classes and mistakes."))
     text = "The first command trains the same model again. The model is a normal checkpoint, which every command takes."
     return Section("Run it again, or go on from here", "Commands", text, parts)

@@ -91,7 +91,7 @@ def run_recipe(
         ):
             summary = run.train(stop, logger)
         if summary.is_finished and runtime.is_main:
-            write_run_report(folder, recipe, summary, title, names, run.build_test_result)
+            write_run_report(folder, recipe, summary, title, names, run.build_final_result)
             # The last file of all: a run with a summary is finished.
             write_json(folder.summary, asdict(replace(summary, interrupted_by=None)))
         del run  # DDP ends before its process group
@@ -136,7 +136,8 @@ class Run:
         if resume_point is not None:
             restore(self.state, dict(resume_point.checkpoint.model.state_dict()), resume_point.training)
         self.evaluator = RunEvaluator(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
-        self.test_predictions: TopK | None = None
+        self.measured: tuple[Source, TopK] | None = None
+        """Images that the final weights were measured on, for the report: of the test, else the validation images."""
         self.writer = CheckpointWriter(folder, recipe, runtime, self.start)
         self.loader = Loader(
             self.data.train,
@@ -185,7 +186,9 @@ class Run:
                 )
         if self.loader.skipped:
             names = join_names(sorted(self.loader.skipped), MAX_NAMED)
-            logger.print_message(f"Replaced {len(self.loader.skipped)} training images that cannot be read by others: {names}")
+            logger.print_message(
+                f"Training images that cannot be read, replaced by others: {len(self.loader.skipped)} ({names})"
+            )
         is_finished = self.state.step == self.total_steps or self.progress.stopped_early
         test = self.finish() if is_finished else None
         return self.summarise(is_finished, stop.signal, test)
@@ -240,15 +243,19 @@ class Run:
             self.state.average = None
         test = None
         if self.data.test is not None:
-            test, self.test_predictions = self.evaluator.evaluate_test(self.state, self.data.test)
+            test, predictions = self.evaluator.evaluate_final(self.state, self.data.test, "test")
+            self.measured = self.data.test, predictions
+        elif self.data.val is not None and self.recipe.evaluation.test and OBJECTIVES[self.recipe.objective].needs_labels:
+            _, predictions = self.evaluator.evaluate_final(self.state, self.data.val, self.data.val_name)
+            self.measured = self.data.val, predictions
         self.writer.save_model(self.state, step, self.folder.model)
         return test
 
-    def build_test_result(self) -> EvaluationResult | None:
-        """Return the predictions of the final test with their images and metrics, for the report; None without a test."""
-        if self.data.test is None or self.test_predictions is None:
+    def build_final_result(self) -> EvaluationResult | None:
+        """Return the predictions of the final weights with their images and metrics, for the report."""
+        if self.measured is None:
             return None
-        source, predictions = self.data.test, self.test_predictions
+        source, predictions = self.measured
         report = build_report(predictions, source.labels, source.class_names)
         return EvaluationResult(source, self.start.preprocessing, predictions, report)
 
@@ -308,9 +315,9 @@ class RunEvaluator:
         setup = self.build_setup(state, self.data.val, self.data.val_name)
         return {name: label for evaluator in self.evaluators.values() for name, label in evaluator.list_metrics(setup).items()}
 
-    def evaluate_test(self, state: TrainState, source: Source) -> tuple[Classification, TopK]:
-        """Return top-1, top-5 and loss on the test images, once at the end of a run, and all predictions."""
-        return classify_images(self.build_setup(state, source, "test"))
+    def evaluate_final(self, state: TrainState, source: Source, split: str) -> tuple[Classification, TopK]:
+        """Return top-1, top-5 and loss of the final weights, once at the end of a run, and all predictions."""
+        return classify_images(self.build_setup(state, source, split))
 
     def build_setup(self, state: TrainState, source: Source, split: str) -> EvaluationSetup:
         """Build what evaluators get: the objective, the images and how to read them."""
