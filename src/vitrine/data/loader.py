@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from vitrine.core.console import join_names, warn_user
+from vitrine.core.console import join_names, name_setting, warn_user
 from vitrine.core.processes import describe_children, exit_with_parent
 from vitrine.data.augment.transforms import EvalTransform, Images, Transform
 from vitrine.data.batch import Batch
@@ -110,6 +110,8 @@ class Loader:
             Thread(target=self.report_long_waits, args=(is_over,), daemon=True).start()
         try:
             while (batch := self.wait_for_next(batches)) is not None:
+                if isinstance(batch, BadImage):
+                    raise BadImage(f"{batch} To leave out such images, set {name_setting('bad_images', 'skip')}.")
                 if isinstance(batch, Exception):
                     raise batch
                 self.warn_skipped(batch)
