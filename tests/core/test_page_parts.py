@@ -24,7 +24,7 @@ from vitrine.core.page_parts import (
     Subheading,
     Table,
     escape,
-    format_share,
+    format_short_percent,
     link_file,
 )
 
@@ -70,7 +70,7 @@ def test_headline_has_value_count_and_interval() -> None:
 
 
 def test_interval_on_another_axis() -> None:
-    assert Interval(0.85, 0.8, 0.9, start=0.8, end=1.0).place(0.85) == "25.00"
+    assert Interval(0.85, 0.8, 0.9, start=0.8, end=1.0).axis_percent(0.85) == "25.00"
 
 
 def test_table_has_its_rows_and_numbers_on_the_right() -> None:
@@ -85,7 +85,7 @@ def test_table_has_its_rows_and_numbers_on_the_right() -> None:
 def test_few_images_of_a_class_are_counted() -> None:
     bars = [ClassBar("few", 4, 12, Interval(4 / 12)), ClassBar("many", 25, 50, Interval(0.5))]
     values = [cell.text for cell in parse(ClassBars(bars).render()).find(kind="num")]
-    assert values == ["4 / 12", format_share(0.5)]
+    assert values == ["4 / 12", format_short_percent(0.5)]
 
 
 @pytest.mark.parametrize(("num_classes", "num_folded"), [(8, 0), (9, 1), (300, 200)])
@@ -105,8 +105,8 @@ def test_each_command_can_be_copied() -> None:
 
 
 def test_shares_have_a_space_that_does_not_break() -> None:
-    assert format_share(0.8917) == "89.2\u202f%"
-    assert escape(format_share(1.0, 0)) == "100\u202f%"
+    assert format_short_percent(0.8917) == "89.2\u202f%"
+    assert escape(format_short_percent(1.0, 0)) == "100\u202f%"
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a b#c?.jpg", "javascript:alert(1).jpg", "caf\udce9%20.jpg", "größe.jpg"])

@@ -23,7 +23,7 @@ def escape(text: str) -> str:
     return html.escape(escape_controls(text))
 
 
-def format_share(fraction: float, digits: int = 1) -> str:
+def format_short_percent(fraction: float, digits: int = 1) -> str:
     """Format a fraction as a percentage, e.g. 89.2 % with a narrow space that does not break."""
     return f"{100 * fraction:.{digits}f}{THIN_SPACE}%"
 
@@ -57,7 +57,7 @@ class Interval:
     baseline: float | None = None
     """Position of a tick, e.g. the accuracy of guessing."""
 
-    def place(self, value: float) -> str:
+    def axis_percent(self, value: float) -> str:
         """Return a position on the axis in percent."""
         return f"{100 * (value - self.start) / (self.end - self.start):.2f}"
 
@@ -70,8 +70,8 @@ class Interval:
         """Return the line and dot."""
         low, high = (self.value if end is None else end for end in (self.low, self.high))
         label = f"{100 * self.value:.1f} percent" + (f", 95 percent interval {self.words}" if self.words else "")
-        places = f"--lo:{self.place(low)};--mid:{self.place(self.value)};--hi:{self.place(high)}"
-        tick = "" if self.baseline is None else f'<i style="--at:{self.place(self.baseline)}"></i>'
+        places = f"--lo:{self.axis_percent(low)};--mid:{self.axis_percent(self.value)};--hi:{self.axis_percent(high)}"
+        tick = "" if self.baseline is None else f'<i style="--at:{self.axis_percent(self.baseline)}"></i>'
         return f'<div class="interval" role="img" aria-label="{label}" style="{places}">{tick}</div>'
 
 
@@ -91,10 +91,10 @@ class Headline:
         text = f'<div>{value}<p class="small quiet count">{escape(self.count)}</p></div>'
         if self.interval is None:
             return f'<div class="headline">{text}</div>'
-        at = self.interval.place(self.interval.value)
+        at = self.interval.axis_percent(self.interval.value)
         marks = f'<span class="here" style="--x:{at}">{self.interval.words}</span>'
         if self.interval.baseline is not None:
-            place = self.interval.place(self.interval.baseline)
+            place = self.interval.axis_percent(self.interval.baseline)
             marks += f'<span style="--x:{place}">{escape(self.baseline_label)}</span>'
         span = f'<div class="span">{self.interval.render()}<div class="scale" aria-hidden="true">{marks}</div></div>'
         return f'<div class="headline">{text}{span}</div>'
@@ -156,7 +156,7 @@ class Rung:
     def render(self) -> str:
         """Return the row."""
         name = f'<span class="name">{escape(self.name)}<small class="quiet">{escape(self.detail)}</small></span>'
-        value = f'<span class="value">{format_share(self.interval.value)}</span>'
+        value = f'<span class="value">{format_short_percent(self.interval.value)}</span>'
         kept = ' class="kept"' if self.is_kept else ""
         return f'<li{kept}><span class="time">{escape(self.time)}</span>{name}{value}{self.interval.render()}</li>'
 
@@ -189,7 +189,7 @@ class ClassBar:
     def render(self) -> str:
         """Return the cells: name, interval, and "4 / 12" or, for many images, a percentage."""
         count = f"{self.num_hits} / {self.num_images}"
-        value = count if self.num_images < MIN_IMAGES_FOR_PERCENT else format_share(self.interval.value)
+        value = count if self.num_images < MIN_IMAGES_FOR_PERCENT else format_short_percent(self.interval.value)
         cells = f'<span class="name">{escape(self.name)}</span>{self.interval.render()}<span class="num">{value}</span>'
         return f'{cells}<span class="taken">{escape(self.note)}</span>'
 

@@ -10,7 +10,7 @@ from vitrine.core.console import format_number
 from vitrine.core.figures import HYBRID, RESNET, VIT
 from vitrine.core.html_report import Page, Section, write_page
 from vitrine.core.page_images import Chart
-from vitrine.core.page_parts import Commands, Interval, Ladder, Part, Row, Rung, Table, format_share
+from vitrine.core.page_parts import Commands, Interval, Ladder, Part, Row, Rung, Table, format_short_percent
 from vitrine.demo.plan import Plan, StepResult, name_data
 from vitrine.inspection.inspect_model import Inspection
 from vitrine.inspection.page import build_distance_section, build_position_section, build_rollout_section
@@ -97,7 +97,7 @@ def describe_comparison(results: Sequence[StepResult]) -> str:
     transfer, scratch = accuracies.get("transfer"), accuracies.get("scratch")
     if transfer is None or scratch is None:
         return "A Vision Transformer, step by step"
-    values = f"{format_share(transfer.value)} with pre-training, {format_share(scratch.value)} without"
+    values = f"{format_short_percent(transfer.value)} with pre-training, {format_short_percent(scratch.value)} without"
     ends = (transfer.low, transfer.high, scratch.low, scratch.high)
     low, high, other_low, other_high = (end if end is not None else math.nan for end in ends)
     if low > other_high:

@@ -23,7 +23,7 @@ from vitrine.core.page_parts import (
     Rung,
     Subheading,
     Table,
-    format_share,
+    format_short_percent,
     link_file,
 )
 from vitrine.data.image import BadImage
@@ -91,14 +91,14 @@ def build_headline(report: ClassificationReport, source: Source) -> Headline:
     """Build the accuracy in large digits, with its interval and the accuracy of guessing."""
     num_classes = len(source.class_names)
     guessing = None if source.labels.has_several else 1 / num_classes
-    label = "" if guessing is None else f"{format_share(guessing)} guessing"
+    label = "" if guessing is None else f"{format_short_percent(guessing)} guessing"
     counted = f"{count_hits(report):,} of {report.num_images:,} images right"
     left_out = f"; {report.num_left_out:,} without a label left out" if report.num_left_out else ""
     return Headline(
         value=f"{100 * report.top1.value:.1f}",
         unit="%",
         count=counted + left_out,
-        interval=place(report.top1, guessing),
+        interval=build_interval(report.top1, guessing),
         baseline_label=label,
     )
 
@@ -107,10 +107,10 @@ def list_facts(report: ClassificationReport, result: EvaluationResult) -> list[t
     """List the metrics besides accuracy; top-5 only says something of more than five classes."""
     facts = []
     if shows_top5(len(result.source.class_names)):
-        facts.append(("Top-5", format_share(report.top5.value)))
+        facts.append(("Top-5", format_short_percent(report.top5.value)))
     if report.loss is not None:
         facts.append(("Loss", f"{report.loss.value:.3f}"))
-    facts.append(("Calibration error", format_share(report.calibration_error.value)))
+    facts.append(("Calibration error", format_short_percent(report.calibration_error.value)))
     height, width = result.preprocessing.crop
     return [*facts, ("Reads", f"centre crop of {height} x {width} pixels")]
 
@@ -144,7 +144,7 @@ def build_class_section(report: ClassificationReport) -> Section:
             each.name,
             round(each.top1.value * each.num_images),
             each.num_images,
-            place(each.top1),
+            build_interval(each.top1),
             "" if each.mistaken_for is None else f"mostly taken for {shorten_label(each.mistaken_for)}",
         )
         for each in worst
@@ -158,9 +158,9 @@ def describe_lowest(bars: Sequence[ClassBar]) -> str:
     lowest, total = bars[0], f"{len(bars):,} classes"
     num_equal = sum(bar.interval.value == lowest.interval.value for bar in bars)
     if num_equal == len(bars):
-        return f"All {total} are equally accurate: {format_share(lowest.interval.value, 0)}"
+        return f"All {total} are equally accurate: {format_short_percent(lowest.interval.value, 0)}"
     if num_equal > 1:
-        return f"{num_equal:,} of {total} are lowest, at {format_share(lowest.interval.value, 0)}"
+        return f"{num_equal:,} of {total} are lowest, at {format_short_percent(lowest.interval.value, 0)}"
     return f"The lowest of {total} is {shorten_label(lowest.name)}: {lowest.num_hits:,} of {lowest.num_images:,}"
 
 
@@ -211,7 +211,7 @@ def build_mistake_section(result: EvaluationResult, page: Path) -> list[Section]
         listed = [list_mistake(result, mistakes, row, page) for row in rows[NUM_EXHIBITS:]]
         table = Table(("image", "true", "predicted", "confidence"), listed, text_columns=(0, 1, 2))
         parts.append(Details(f"The next {len(listed)}", [table]))
-    surest = format_share(float(mistakes.probabilities[0, 0]), 0)
+    surest = format_short_percent(float(mistakes.probabilities[0, 0]), 0)
     title = f"The surest mistake is {surest} sure"
     text = "Predicted and true class of the mistakes with the highest confidence. Some may be mistakes of the labels."
     return [Section(title, "Surest mistakes", text, parts)]
@@ -223,7 +223,7 @@ def build_exhibit(result: EvaluationResult, mistakes: TopK, row: int, page: Path
     return Exhibit(
         read_photo(result, index),
         title=result.source.class_names[int(mistakes.classes[row, 0])],
-        after=f"{format_share(float(mistakes.probabilities[row, 0]), 0)} sure",
+        after=f"{format_short_percent(float(mistakes.probabilities[row, 0]), 0)} sure",
         lines=[f"true: {result.name_labels(index)}"],
         name=name_image(result.source, index),
         url=link_image(result.source, index, page),
@@ -234,7 +234,7 @@ def list_mistake(result: EvaluationResult, mistakes: TopK, row: int, page: Path)
     """Return a mistake as a row of a table."""
     index = int(mistakes.index[row])
     predicted = result.source.class_names[int(mistakes.classes[row, 0])]
-    confidence = format_share(float(mistakes.probabilities[row, 0]), 0)
+    confidence = format_short_percent(float(mistakes.probabilities[row, 0]), 0)
     image = Link(name_image(result.source, index), link_image(result.source, index, page))
     return image, result.name_labels(index), predicted, confidence
 
@@ -246,7 +246,7 @@ def build_comparison(evaluation: EvaluationSummary, comparison: Comparison, cont
     names = (context.model, context.against or "the other model")
     reports = (evaluation.report, evaluation.against.report)
     rungs = [
-        Rung("", name, f"{count_hits(report):,} of {report.num_images:,}", place(report.top1), is_kept=index == 0)
+        Rung("", name, f"{count_hits(report):,} of {report.num_images:,}", build_interval(report.top1), is_kept=index == 0)
         for index, (name, report) in enumerate(zip(names, reports, strict=True))
     ]
     difference = paired.difference
@@ -271,7 +271,7 @@ def build_comparison(evaluation: EvaluationSummary, comparison: Comparison, cont
     return Section(title, "Two models", text, parts)
 
 
-def place(estimate: Estimate, baseline: float | None = None) -> Interval:
+def build_interval(estimate: Estimate, baseline: float | None = None) -> Interval:
     """Return an accuracy for the axis from 0 to 100 %."""
     return Interval(estimate.value, estimate.low, estimate.high, baseline=baseline)
 

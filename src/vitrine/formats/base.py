@@ -33,7 +33,7 @@ State = dict[str, Tensor]
 Stored = tuple[ModelConfig, State]
 """Config and state of a network as a format holds it."""
 TABLE = "positions.0.table"
-# Of the images that OpenAI's CLIP was trained on, used by its successors too.
+# Mean and std of the images that OpenAI's CLIP was trained on; its successors use them too.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 # Number of heads by width and MLP width: big_vision's So400m, g-opt and G-opt, timm's models for tests, then the paper's

@@ -171,7 +171,7 @@ def infer_vit(foreign: ForeignCheckpoint, fmt: GoogleFormat) -> ViTConfig:
         hidden_head_dim = foreign.shape("pre_logits/kernel", 2)[1]
         shared |= {"hidden_head": True, "hidden_head_dim": None if hidden_head_dim == width else hidden_head_dim}
     if fmt.positions in foreign.tensors:
-        # With or without a row for the class token; a row without a class token is dropped later.
+        # There may be a row for the class token; one without a class token is dropped later.
         usual = 0 if isinstance(fmt, BigVision) else int(has_class_token)
         grid, num_rows = foreign.resolve_grid(foreign.shape(fmt.positions, 3)[1], (usual, 1 - usual))
         shared["class_position"] = False if has_class_token and num_rows == 0 else None

@@ -21,7 +21,7 @@ from vitrine.core.figures import (
 )
 from vitrine.core.html_report import Page, Section
 from vitrine.core.page_images import Chart, ColourScale, Exhibit, Gallery, MapGrid, Picture, Strip, Tiles
-from vitrine.core.page_parts import Details, Part, Row, Subheading, Table, format_share, link_file
+from vitrine.core.page_parts import Details, Part, Row, Subheading, Table, format_short_percent, link_file
 from vitrine.inspection.distance import Distances
 from vitrine.inspection.figures import InspectedImage, MaskedImages, draw_distance_panels, tile_similarities
 from vitrine.inspection.filters import Filters
@@ -69,7 +69,7 @@ def describe_predictions(inspection: Inspection) -> str:
     if not predictions:
         return f"What the features of {len(inspection.images)} images look like"
     surest = max(predictions, key=lambda each: each.probabilities[0])
-    sure = f"{shorten_label(surest.classes[0])}, {format_share(surest.probabilities[0], 0)} sure"
+    sure = f"{shorten_label(surest.classes[0])}, {format_short_percent(surest.probabilities[0], 0)} sure"
     if len(predictions) == 1:
         return f"The model says {sure}"
     return f"Of {len(predictions)} images, the model is surest of {sure}"
@@ -97,8 +97,10 @@ def build_rollout_section(inspection: Inspection, page: Path) -> Section:
             Exhibit(
                 encode_photo(image.model_input, PHOTO_SIDE),
                 title="" if prediction is None else prediction.classes[0],
-                after="" if prediction is None else f"{format_share(prediction.probabilities[0])} sure",
-                lines=["then " + ", ".join(f"{name} {format_share(share)}" for name, share in others)] if others else [],
+                after="" if prediction is None else f"{format_short_percent(prediction.probabilities[0])} sure",
+                lines=["then " + ", ".join(f"{name} {format_short_percent(share)}" for name, share in others)]
+                if others
+                else [],
                 name=shorten_name(image),
                 url=None if image.path is None else link_file(image.path, page),
                 overlay=None if rollout is None else encode_overlay(rollout),
@@ -241,7 +243,7 @@ def build_filter_section(filters: Filters) -> Section:
     """Build the filters of the first layer."""
     variance = filters.explained_variance
     images = (255 * filters.scaled).round().astype(np.uint8)
-    captions = [""] * len(images) if variance is None else [format_share(float(share)) for share in variance]
+    captions = [""] * len(images) if variance is None else [format_short_percent(float(share)) for share in variance]
     tiles = Tiles(
         [(encode_png(build_image(image)), caption) for image, caption in zip(images, captions, strict=True)], "filter"
     )
@@ -251,7 +253,7 @@ def build_filter_section(filters: Filters) -> Section:
         "Principal components of the patch embedding filters, with the variance that each explains. They resemble a basis for "
         "the fine structure within a patch."
     )
-    share = format_share(float(variance.sum()), 0)
+    share = format_short_percent(float(variance.sum()), 0)
     return Section(f"{len(images)} components explain {share} of the filters (figure 7)", "Filters, figure 7", text, [tiles])
 
 

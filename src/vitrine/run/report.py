@@ -9,10 +9,10 @@ from pathlib import Path
 from vitrine.core.console import format_bytes, format_number, summarise_error, warn_user
 from vitrine.core.html_report import Page, Section, write_page
 from vitrine.core.page_images import Chart
-from vitrine.core.page_parts import Commands, Details, Headline, Note, Part, Table, format_share
+from vitrine.core.page_parts import Commands, Details, Headline, Note, Part, Table, format_short_percent
 from vitrine.data.fingerprint import DataFingerprint
 from vitrine.evaluation.classification_report import EvaluationResult, find_mistakes
-from vitrine.evaluation.evaluation_page import build_result_sections, describe_expectation, place, shows_top5
+from vitrine.evaluation.evaluation_page import build_interval, build_result_sections, describe_expectation, shows_top5
 from vitrine.evaluation.intervals import wilson_interval
 from vitrine.objectives.config import OBJECTIVES
 from vitrine.recipe import Recipe, join_command
@@ -133,8 +133,8 @@ def describe_accuracy(run: FinishedRun, value: float, num_images: int, images: s
         f"{100 * value:.1f}",
         "%",
         f"{num_hits:,} of {num_images:,} {images} images right",
-        place(accuracy, guessing),
-        "" if guessing is None else f"{format_share(guessing)} guessing",
+        build_interval(accuracy, guessing),
+        "" if guessing is None else f"{format_short_percent(guessing)} guessing",
     )
     title = f"The model is right on {num_hits:,} of {num_images:,} {images} images"
     return headline, title, f"{describe_expectation(accuracy)} {remark}".strip()
@@ -145,7 +145,9 @@ def describe_best(run: FinishedRun) -> str:
     summary = run.summary
     if summary.best is None or f"{summary.watched_on}_top1" not in run.names.evaluation:
         return ""
-    best = f"Best on {name_split(summary.watched_on)} images: {format_share(summary.best)} at step {summary.best_step:,}"
+    best = (
+        f"Best on {name_split(summary.watched_on)} images: {format_short_percent(summary.best)} at step {summary.best_step:,}"
+    )
     return f"{best}, where training stopped early." if summary.stopped_early else f"{best}."
 
 
@@ -161,7 +163,7 @@ def list_facts(run: FinishedRun) -> list[tuple[str, str]]:
         ("Time", format_hours(summary.device_hours, summary.device)),
     ]
     if summary.test_top5 is not None and shows_top5(run.num_classes):
-        facts.append(("Test top-5", format_share(summary.test_top5)))
+        facts.append(("Test top-5", format_short_percent(summary.test_top5)))
     elif summary.test_loss is not None:
         facts.append(("Test loss", f"{summary.test_loss:.3f}"))
     return facts
@@ -204,7 +206,7 @@ def describe_ends(run: FinishedRun) -> str:
     last = find_last_values(run.records)
     labels = {**{name: f"training {name}" for name in run.names.training}, **run.names.evaluation}
     words = [
-        f"{label} {format_share(last[name])}"
+        f"{label} {format_short_percent(last[name])}"
         for name, label in labels.items()
         if name in last and not name.endswith("loss") and name not in run.names.hidden
     ]
@@ -224,7 +226,7 @@ def build_cost_section(run: FinishedRun) -> Section:
     if speeds:
         rows.append(("training speed, median", f"{format_number(sorted(speeds)[len(speeds) // 2])} images a second"))
     if waits:
-        rows.append(("time spent waiting for data", format_share(sum(waits) / len(waits), 0)))
+        rows.append(("time spent waiting for data", format_short_percent(sum(waits) / len(waits), 0)))
     memory = measure_peak_memory(summary.device)
     if memory is not None and run.result is not None:  # else this process only wrote the page
         rows.append(("peak memory of the main process", format_bytes(memory)))
