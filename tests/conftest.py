@@ -5,6 +5,7 @@ test, because which files share a process depends on how long others took.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,14 @@ def no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITRINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_a_terminal() -> Iterator[None]:
+    """Undo `nohup`, whose effect the tests of signals would inherit: runs go on after a SIGHUP that their parent ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
