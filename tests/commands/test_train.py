@@ -18,7 +18,8 @@ from tests.run.test_run import TOTAL_STEPS, are_equal, interrupt_at, make_recipe
 from tests.test_package import BLOCK_TORCH
 from vitrine.cli import main
 from vitrine.commands.options import format_percent
-from vitrine.commands.train import print_summaries
+from vitrine.commands.train import SHORT_FORMS, Options, print_summaries
+from vitrine.core.arguments import list_options
 from vitrine.core.files import write_json
 from vitrine.formats.load import load_checkpoint
 from vitrine.recipe import list_differences, parse_recipe, with_changes
@@ -496,3 +497,9 @@ def test_a_run_as_a_separate_program(digits: Path, tmp_path: Path) -> None:
         digits / "model" / "model.safetensors"
     ).read_bytes()
     assert list_differences(parse_recipe(read_recipe(tmp_path / "run"), "new"), parse_recipe(read_recipe(digits), "old")) == []
+
+
+def test_short_forms_stand_for_options_that_exist_and_are_in_the_help() -> None:
+    assert set(SHORT_FORMS.values()) <= set(list_options(Options))
+    assert all(short in (Options.__doc__ or "") for short in SHORT_FORMS)
+    assert not set(SHORT_FORMS) & set(list_options(Options))  # an option of that name would be hidden
