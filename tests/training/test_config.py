@@ -26,7 +26,7 @@ MISTAKES: dict[Config, list[tuple[dict[str, object], str]]] = {
         ({"max_grad_norm": 0.0}, "max_grad_norm=0.0 must be above 0."),
     ],
     MachineConfig: [
-        ({"precision": "float16"}, "precision='float16' must be one of auto, float32, bfloat16."),
+        ({"precision": "float8"}, "precision='float8' must be one of auto, float32, bfloat16, float16."),
         ({"sharding": "zero"}, "sharding='zero' must be one of ddp, fsdp."),
         ({"compile": "yes"}, "compile='yes' must be True or False."),
         ({"gradient_checkpointing": 1}, "gradient_checkpointing=1 must be True or False."),

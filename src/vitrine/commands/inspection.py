@@ -9,6 +9,7 @@ from vitrine.commands.options import CheckpointOptions, format_percent
 from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_error, print_lines, print_table
 from vitrine.core.files import make_folder
+from vitrine.core.precision import Precision
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def inspect(
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGE|FOLDER ...")],
     out: Path,
     device: str | None = None,
+    precision: Precision = "auto",
     *,
     config: Annotated[InspectConfig, arg(name="")],
     rollout: RolloutConfig,
@@ -36,6 +38,7 @@ def inspect(
         images: Image files, and folders of images (searched recursively).
         out: Folder for the report.
         device: Device, e.g. cuda (default: GPU if available).
+        precision: Precision of products and convolutions (auto: bfloat16 or float16 on NVIDIA GPUs, else float32).
     """
     if not images:
         raise ValueError("vitrine inspect MODEL IMAGE ...: no images given; expected image files or folders.")
@@ -47,7 +50,7 @@ def inspect(
 
     device = choose_device(device)
     masked = load_masked_objective(model)
-    inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device)
+    inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device, precision=precision)
     page = write_inspection(inspection, out, model, None if masked is None else masked.to(device), format_own_command())
     if inspection.attention is not None:
         print_distances(inspection.attention.distances)

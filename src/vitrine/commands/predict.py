@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 from vitrine.commands.options import CheckpointOptions
 from vitrine.core.console import print_error, print_table
 from vitrine.core.files import check_output_files, open_atomic_text
+from vitrine.core.precision import Precision
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def predict(
     device: str | None = None,
     batch_size: int = 64,
     num_workers: int | None = None,
+    precision: Precision = "auto",
     *,
     checkpoint: Annotated[CheckpointOptions, arg(name="")],
 ) -> None:
@@ -50,7 +52,8 @@ def predict(
         long: Write one line for each class of each image to the CSV file instead.
         device: Device, e.g. cuda (default: GPU if available).
         batch_size: Images per batch.
-        num_workers: Worker processes that read images (default: one for each CPU, up to 8; none for a few files).
+        num_workers: Worker processes that read images (default: one for each CPU, up to 32; none for a few files).
+        precision: Precision of products and convolutions (auto: bfloat16 or float16 on NVIDIA GPUs, else float32).
     """
     if not images:
         raise ValueError("vitrine predict MODEL IMAGE ...: no images given; expected image files or folders.")
@@ -59,7 +62,7 @@ def predict(
     if long and csv is None:
         raise ValueError("--long has no effect without --csv: leave it out, or add --csv FILE.")
     check_output_files(json, csv)
-    inference = InferenceConfig(batch_size=batch_size, num_workers=num_workers)
+    inference = InferenceConfig(batch_size=batch_size, num_workers=num_workers, precision=precision)
 
     from vitrine.data.sources.image_files import expand_paths
 

@@ -35,6 +35,7 @@ SHORT_FORMS = {
     "--image-size": "--model.image-size",
     "--subset": "--data.subset",
     "--held-out": "--data.held-out",
+    "--precision": "--machine.precision",
 }
 """Short forms of the commonest options of `train` and `finetune`."""
 
@@ -46,7 +47,7 @@ LR_FACTORS = (0.1, 0.3, 1.0, 3.0)
 class Options:
     """Every field of the recipe is an option of its dotted name.
 
-    Short forms: --lr, --batch-size, --steps, --workers, --image-size, --subset and --held-out.
+    Short forms: --lr, --batch-size, --steps, --workers, --image-size, --subset, --held-out and --precision.
     """
 
     out: Path

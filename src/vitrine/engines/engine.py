@@ -8,11 +8,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from vitrine.core.precision import Precision, choose_dtype, computing_in
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.formats.checkpoint import Checkpoint, compute_checksum
 from vitrine.models.model import Encoded, Model
@@ -53,34 +55,56 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """A checkpoint on a device, computed by PyTorch in evaluation mode."""
+    """A checkpoint on a device, computed by PyTorch in evaluation mode and in a precision."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> None:
-        self.model = checkpoint.model.to(device).eval()
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", precision: Precision = "auto") -> None:
+        self.device = torch.device(device)
+        self.dtype = choose_dtype(precision, self.device)
+        """What products and convolutions are computed in; the weights stay as they are."""
+        self.model = checkpoint.model.to(self.device).eval()
         self.preprocessing = checkpoint.preprocessing
+        # Kept on the device: building them for each batch would make device and host wait for each other.
+        self.constants = self.preprocessing.build_constants(device=self.device)
         self.class_names = checkpoint.class_names
         self.num_classes = checkpoint.model.config.num_classes
-        self.device = torch.device(device)
 
     # Not inference_mode: a sharded model would keep its tensors for the next training step.
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """Compute logits (B, K) of images (B, C, H, W)."""
-        return self.model(self.preprocessing.normalise(images))
+        with self.computing():
+            return self.model(self.normalise(images))
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """Compute the features (B, D) that the head reads (`pre_logits` in the released code)."""
-        return self.model.pool(self.model.encode(self.preprocessing.normalise(images)))
+        with self.computing():
+            return self.model.pool(self.model.encode(self.normalise(images)))
 
     def stream_attention(self, images: Tensor, on_attention: OnAttention) -> None:
         """Call `on_attention` with each layer's attention maps while the images pass through the model."""
-        stream_attention(self.model, self.preprocessing.normalise(images), on_attention)
+
+        def receive(layer: int, attention: Tensor) -> None:
+            with torch.autocast(self.device.type, enabled=False):  # what is made of the maps keeps their precision
+                on_attention(layer, attention.float())
+
+        with self.computing():
+            stream_attention(self.model, self.normalise(images), receive)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Normalise raw images on the device, as the model takes them."""
+        return self.preprocessing.normalise(images, self.constants)
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Return a context that computes in the engine's precision."""
+        return computing_in(self.dtype, self.device)
 
     def fingerprint(self) -> str:
-        """Hash config, preprocessing and weights: the key of cached features."""
+        """Hash config, preprocessing, weights and precision: the key of cached features."""
         config, weights = config_to_json(self.model.config), compute_checksum(dict(self.model.state_dict()))
-        parts = (FEATURE_VERSION, config, self.preprocessing.to_json(), weights)
+        # float32 is left out: it was the only precision when the first features were cached, and these are still found.
+        precision = () if self.dtype == torch.float32 else (str(self.dtype),)
+        parts = (FEATURE_VERSION, config, self.preprocessing.to_json(), weights, *precision)
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

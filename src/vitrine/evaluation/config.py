@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive
+from vitrine.core.precision import Precision
 from vitrine.data.config import BadImages
 
 L2 = 1024.0  # ridge penalty of few-shot evaluation: big_vision's
@@ -20,7 +21,7 @@ class EvaluationConfig:
     num_times: int = 10
     """Number of evaluations, evenly spaced; the last is after the final step. 0: never evaluate."""
     batch_size: int = 256
-    """Images per batch, over all ranks."""
+    """Images per batch, on each process."""
     resize: int | None = None
     """Short side in pixels before the centre crop; if unset, as in the checkpoint, else directly to the model's size."""
     patience: int | None = None
@@ -44,14 +45,16 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """How images are read and batched for inference."""
+    """How images are read, batched and computed for inference."""
 
     batch_size: int = 64
     """Images per batch."""
     num_workers: int | None = None
-    """Worker processes that read images (default: one for each CPU, up to 8; none for images in memory)."""
+    """Worker processes that read images (default: one for each CPU, up to 32; none for images in memory)."""
     bad_images: BadImages = "error"
     """What to do with an image that cannot be read: stop with an error, or skip it with a warning."""
+    precision: Precision = "auto"
+    """Precision of products and convolutions (auto: bfloat16 or float16 on NVIDIA GPUs, else float32)."""
 
     def __post_init__(self) -> None:
         require_field_types(self)

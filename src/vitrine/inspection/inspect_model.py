@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrine.core.console import progress_bar
+from vitrine.core.precision import Precision
 from vitrine.data.batch import Batch
 from vitrine.data.source import Source
 from vitrine.engines.engine import TorchEngine
@@ -79,13 +80,14 @@ def inspect(
     rollout: RolloutConfig | None = None,
     *,
     device: torch.device | str | None = None,
+    precision: Precision = "auto",
 ) -> Inspection:
     """Compute attention rollout and maps, attention distance, patch features, position similarities and filters.
 
     Images that cannot be read are listed in `unreadable`.
     """
     config, rollout = config or InspectConfig(), rollout or RolloutConfig()
-    predictor = Predictor(model, device, INFERENCE)
+    predictor = Predictor(model, device, replace(INFERENCE, precision=precision))
     engine = predictor.engine
     if not isinstance(engine, TorchEngine):
         raise ValueError(f"inspect needs a model with PyTorch weights, not a {type(engine).__name__}.")
@@ -105,13 +107,15 @@ def inspect(
         if choice is not None and meter is not None:
             is_measured = meter.num_images < config.num_measured
             collector = AttentionCollector(engine.model, choice, rollout, meter if is_measured else None, is_drawn)
-            engine.stream_attention(pixels, collector.add)
+            with predictor.explain_memory():
+                engine.stream_attention(pixels, collector.add)
             if is_drawn:
                 rollouts.append(collector.read_rollout())
                 maps.append(np.stack([collector.maps[layer] for layer in choice.layers]))
         if is_drawn:
-            features, norms = encode_patches(engine.model, engine.preprocessing.normalise(pixels))
-            patches.append((features.cpu(), norms.cpu()))
+            with predictor.explain_memory(), engine.computing():
+                features, norms = encode_patches(engine.model, engine.normalise(pixels))
+            patches.append((features.float().cpu(), norms.float().cpu()))
             drawn.append(show_input(source, batch, predictor))
             predictions += predict_classes(predictor, pixels, drawn[-1].name)
     if not drawn:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vitrine.core.config_checks import require_at_least, require_field_types, require_positive, require_rates
+from vitrine.core.precision import Precision
 
 OptimizerKind = Literal["adamw", "sgd"]
 DecayKind = Literal["constant", "linear", "cosine", "piecewise", "rsqrt"]
 DecayMask = Literal["kernels", "all"]
-Precision = Literal["auto", "float32", "bfloat16"]
 Sharding = Literal["ddp", "fsdp"]
 
 
@@ -76,7 +76,7 @@ class MachineConfig:
 
     COMMON: ClassVar[tuple[str, ...]] = ("precision", "accumulation_steps")
     precision: Precision = "auto"
-    """Precision of products and convolutions; auto: bfloat16 on GPUs that have it, else float32. Weights stay float32."""
+    """Precision of products and convolutions; auto: bfloat16 on NVIDIA GPUs that have it, float16 on others, else float32."""
     compile: bool = False
     """Compile the model with torch.compile: slower to start, faster per step."""
     gradient_checkpointing: bool = False
