@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.ranks import open_rendezvous
-from vitrine.core.runtime import Runtime, check_device, choose_device, measure_memory, seed_generators, start_runtime
+from vitrine.core.runtime import (
+    Runtime,
+    check_device,
+    choose_device,
+    measure_memory,
+    open_host_group,
+    seed_generators,
+    start_runtime,
+)
 
 
 @pytest.mark.parametrize("name", ["toaster", "cuda:99"])
@@ -47,6 +57,9 @@ def work(out: Path) -> None:
             "any_rank": runtime.any_rank([runtime.rank == 0, runtime.rank == 1, False, True]),
             "broadcast": runtime.broadcast({"from": runtime.rank, "path": Path("here"), "nothing": None}) | {"path": "here"},
         }
+        mine = [torch.tensor([[0.0, 7.0], [0.0, 5.0]]), torch.tensor([[1.0, 6.0]])][runtime.rank]
+        rows, index = runtime.gather_rows(mine, torch.tensor([[4, 1], [2]][runtime.rank]), 5)
+        results["rows"] = [rows.tolist(), index.tolist()]
         for name in ("first", "second"):
             with runtime.main_first():
                 results[name] = (out / name).is_file()
@@ -162,3 +175,88 @@ def test_memory_of_a_cpu_is_that_of_the_machine() -> None:
     counts = dict(re.findall(r"(MemTotal|SwapTotal): *(\d+) kB", Path("/proc/meminfo").read_text()))
     assert memory == pytest.approx(1024 * sum(map(int, counts.values())), rel=0.05)
     assert measure_memory(torch.device("meta")) is None
+
+
+class Calls:
+    """Records in which order CUDA and the process group are used, on a machine that seems to have two GPUs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, local_rank: int, *, has_mps: bool = False, num_gpus: int = 2) -> None:
+        self.made: list[str] = []
+        for name, value in {"WORLD_SIZE": "2", "RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: self.made.append(f"set_device {device}"))
+        monkeypatch.setattr(torch, "empty", lambda *size, device: self.made.append(f"empty {device}"))
+        monkeypatch.setattr(dist, "is_initialized", lambda: False)
+        monkeypatch.setattr(dist, "init_process_group", self.init)
+        monkeypatch.setattr(dist, "new_group", self.open_group)
+        monkeypatch.setattr(dist, "get_rank", lambda: local_rank)
+        monkeypatch.setattr(dist, "barrier", lambda group: self.made.append("barrier"))
+        monkeypatch.setattr(dist, "destroy_process_group", lambda: self.made.append("destroy"))
+
+    def init(self, backend: str, *, timeout: timedelta, device_id: torch.device | None) -> None:
+        self.made.append(f"init {backend} {device_id}")
+        self.timeout = timeout
+
+    def open_group(self, *, backend: str, timeout: timedelta) -> dist.ProcessGroup:
+        self.made.append(f"group {backend}")
+        assert timeout > 10 * self.timeout  # rank 0 may list files for hours; a step that hangs should not
+        return dist.ProcessGroup.__new__(dist.ProcessGroup)
+
+
+@pytest.fixture(autouse=True)
+def no_host_group() -> Iterator[None]:
+    open_host_group.cache_clear()
+    yield
+    open_host_group.cache_clear()
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_a_rank_sets_its_gpu_before_anything_else(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch, local_rank=1)
+    with start_runtime(device) as runtime:
+        assert runtime.device == torch.device("cuda:1")
+        assert runtime.host_group is not None
+        calls.made.append("work")
+    assert calls.made == ["set_device 1", "init nccl cuda:1", "group gloo", "work", "barrier", "destroy"]
+
+
+def test_the_group_is_not_destroyed_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL may wait for the other ranks there, and the message would never be printed."""
+    calls = Calls(monkeypatch, local_rank=0)
+    with pytest.raises(ValueError, match="mine"), start_runtime("cuda"):
+        raise ValueError("mine")
+    assert calls.made == ["set_device 0", "init nccl cuda:0", "group gloo"]
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "message"),
+    [
+        ("cuda:0", {}, "device='cuda:0' would put all 2 processes on one GPU"),
+        ("cuda", {"num_gpus": 1}, "Process 1 of this machine has no GPU"),
+        ("cuda", {"num_gpus": 0}, "Process 1 of this machine has no GPU"),
+        ("mps", {"num_gpus": 0, "has_mps": True}, "2 processes cannot train on mps"),
+        (None, {"num_gpus": 0, "has_mps": True}, "2 processes cannot train on mps"),
+    ],
+)
+def test_devices_that_several_processes_cannot_have(
+    device: str | None, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch, local_rank=1, **settings)
+    with pytest.raises(ValueError, match=message), start_runtime(device):
+        pass
+    assert calls.made == []
+
+
+def test_rows_of_one_process_are_all_rows() -> None:
+    rows, index = torch.rand(3, 2), torch.tensor([4, 0, 2])
+    found = Runtime(torch.device("cpu")).gather_rows(rows, index, 5)
+    assert torch.equal(found[0], rows)
+    assert torch.equal(found[1], index)
+
+
+def test_rows_of_both_ranks_come_in_their_order(results: list[dict[str, Any]]) -> None:
+    for each in results:
+        assert each["rows"] == [[[0.0, 5.0], [1.0, 6.0], [0.0, 7.0]], [1, 2, 4]]  # 0 and 3 are of no rank

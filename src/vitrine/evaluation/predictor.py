@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -14,9 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrine.core.console import progress_bar
+from vitrine.core.console import name_setting, progress_bar
 from vitrine.core.files import atomic_file
-from vitrine.core.runtime import choose_device, require_memory
+from vitrine.core.runtime import choose_device, explain_out_of_memory, require_memory
 from vitrine.data.batch import Batch
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.image import BadImage, convert_image
@@ -98,15 +99,20 @@ class Predictor:
         *,
         show_progress: bool = False,
     ) -> None:
-        """Load the model if it is a path. The default device is a GPU if available; an engine has its own."""
+        """Load the model if it is a path. The default device is a GPU if available; an engine has its own, and a precision."""
+        inference = inference or InferenceConfig()
         if isinstance(model, str | Path):
             model = load_checkpoint(model)
         if isinstance(model, Checkpoint):
-            model = TorchEngine(model, device if isinstance(device, torch.device) else choose_device(device))
+            device = device if isinstance(device, torch.device) else choose_device(device)
+            with explain_out_of_memory("The model", device, "use a smaller one, or another device"):
+                model = TorchEngine(model, device, inference.precision)
         if isinstance(model, torch.nn.Module):
             raise ValueError("A network alone has no preprocessing: give Checkpoint(model, preprocessing, class_names).")
+        if isinstance(model, TorchEngine) and inference.precision not in ("auto", str(model.dtype).removeprefix("torch.")):
+            raise ValueError(f"precision={inference.precision!r} has no effect on an engine, which computes in {model.dtype}.")
         self.engine: Engine = model
-        self.inference = inference or InferenceConfig()
+        self.inference = inference
         self.show_progress = show_progress
 
     @property
@@ -139,7 +145,8 @@ class Predictor:
 
     def predict_batch(self, batch: Batch, source: Source, class_names: tuple[str, ...], top: int) -> list[ImagePrediction]:
         """Return the predictions of one batch with the names of its images and classes."""
-        topk = predict_batches(self.engine.logits, [batch], self.engine.device, top)
+        with self.explain_memory():
+            topk = predict_batches(self.engine.logits, [batch], self.engine.device, top)
         rows = zip(topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True)
         return [
             ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
@@ -159,14 +166,16 @@ class Predictor:
         if not source.class_names:
             source = RelabelledSource(source, source.labels, self.class_names)
         batches = self.read_images(source, inference, title, warn_skipped=warn_skipped)
-        return predict_batches(self.engine.logits, batches, self.engine.device, top)
+        with self.explain_memory():
+            return predict_batches(self.engine.logits, batches, self.engine.device, top)
 
     def features(self, images: ImagesLike, cache: FeatureCache | None = None, title: str = "features") -> Features:
         """Return the features that the head reads, from the cache if they are there."""
         source, inference = self.open_images(images)
 
         def compute() -> Features:
-            return extract_features(self.engine.features, self.read_images(source, inference, title), self.engine.device)
+            with self.explain_memory():
+                return extract_features(self.engine.features, self.read_images(source, inference, title), self.engine.device)
 
         if cache is None:
             return compute()
@@ -181,8 +190,9 @@ class Predictor:
             if number == layer:
                 maps.append(attention.cpu())
 
-        for batch in self.read_images(source, inference):
-            self.engine.stream_attention(batch.image.to(self.engine.device), keep)
+        with self.explain_memory():
+            for batch in self.read_images(source, inference):
+                self.engine.stream_attention(batch.image.to(self.engine.device), keep)
         if not maps:
             raise ValueError(f"The model has no attention maps of a layer {layer}: layers count from 0.")
         return torch.cat(maps)
@@ -193,7 +203,14 @@ class Predictor:
         """Yield every image of a source once, in order, as preprocessed raw batches; `title` names the progress bar."""
         inference = inference or self.inference
         self.check_memory(min(inference.batch_size, len(source)))
-        loader = build_eval_loader(source, self.engine.preprocessing, **vars(inference))
+        loader = build_eval_loader(
+            source,
+            self.engine.preprocessing,
+            batch_size=inference.batch_size,
+            num_workers=inference.num_workers,
+            bad_images=inference.bad_images,
+            pin_memory=self.engine.device.type == "cuda",
+        )
         loader.is_quiet = not warn_skipped
         batches = loader.read_epoch()
         return progress_bar(batches, loader.steps_per_epoch, title) if title and self.show_progress else batches
@@ -205,6 +222,13 @@ class Predictor:
             num_bytes = num_images * compute_cost(config).inference_activation_bytes
             batch = f"A batch of {num_images:,} images of {config.image_size[0]} x {config.image_size[1]} pixels"
             require_memory(num_bytes, self.engine.device, batch, "use a smaller batch size or image size")
+
+    def explain_memory(self) -> AbstractContextManager[None]:
+        """Return a context that turns a lack of memory into an error with advice."""
+        batch_size, height_width = self.inference.batch_size, self.engine.preprocessing.crop
+        smaller = "a smaller image size" if batch_size == 1 else f"a smaller {name_setting('batch_size')} than {batch_size}"
+        batch = f"A batch of {batch_size} images of {height_width[0]} x {height_width[1]} pixels"
+        return explain_out_of_memory(batch, self.engine.device, f"use {smaller}")
 
     def open_images(self, images: ImagesLike) -> tuple[Source, InferenceConfig]:
         """Return images as a source, and the settings to read it with: no worker processes for a few files or objects."""

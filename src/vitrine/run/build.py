@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrine.core.console import join_names, progress_bar, warn_user
-from vitrine.core.runtime import Runtime, require_memory, seed_generators
+from vitrine.core.console import join_names, name_setting, progress_bar, warn_user
+from vitrine.core.runtime import Runtime, explain_out_of_memory, require_memory, seed_generators
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import normalise_split
 from vitrine.data.loader import Loader, build_eval_loader
@@ -128,9 +129,7 @@ def open_other_split(dataset: DatasetHandle, split: str, config: DataConfig) -> 
     return load_into_memory(source, bad_images) if config.in_memory else source
 
 
-def build_evaluation_loader(
-    source: Source, preprocessing: Preprocessing, recipe: Recipe, *, rank: int = 0, world_size: int = 1
-) -> Loader:
+def build_evaluation_loader(source: Source, preprocessing: Preprocessing, recipe: Recipe, runtime: Runtime) -> Loader:
     """Build the loader of an evaluation during the run; with several ranks, of this rank's part of the images.
 
     Training ends if many images are bad (skip-few); an evaluation at its end counts the ones that can be read.
@@ -141,9 +140,17 @@ def build_evaluation_loader(
         batch_size=recipe.evaluation.batch_size,
         num_workers=recipe.loader.num_workers,
         bad_images="error" if recipe.data.bad_images == "error" else "skip",
-        rank=rank,
-        world_size=world_size,
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        pin_memory=runtime.device.type == "cuda",
     )
+
+
+def explain_evaluation_memory(recipe: Recipe, device: torch.device) -> AbstractContextManager[None]:
+    """Return a context that turns a lack of memory while a run evaluates into an error with advice."""
+    batch_size = recipe.evaluation.batch_size
+    advice = f"lower {name_setting('evaluation.batch_size', batch_size)}"
+    return explain_out_of_memory(f"A batch of {batch_size} images in evaluation", device, advice)
 
 
 def build_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint: Checkpoint | None = None) -> Checkpoint:
@@ -185,6 +192,21 @@ def check_memory(config: ModelConfig, recipe: Recipe, runtime: Runtime) -> None:
     require_memory(needed, runtime.device, step, advice)
 
 
+def check_mps(config: ModelConfig, recipe: Recipe, runtime: Runtime) -> None:
+    """Raise ValueError for what is silently wrong on mps: recomputed blocks draw other dropout masks.
+
+    torch saves and restores the generators of CPU and CUDA around a recomputed block, and not that of mps.
+    """
+    if runtime.device.type != "mps" or not recipe.machine.gradient_checkpointing:
+        return
+    for name in ("dropout_rate", "stochastic_depth_rate"):
+        if getattr(config, name, 0.0) > 0:
+            raise ValueError(
+                f"machine.gradient_checkpointing computes wrong gradients on mps with {name}={getattr(config, name)}: leave it "
+                f"out, or set {name_setting(f'model.{name}', 0)}."
+            )
+
+
 def build_fresh_model(recipe: Recipe, class_names: tuple[str, ...]) -> Checkpoint:
     """Build the recipe's model with fresh weights."""
     config = recipe.model.resolve(len(class_names))
@@ -223,16 +245,18 @@ def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:
     return changed
 
 
-def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, device: torch.device) -> None:
+def set_fitted_head(start: Checkpoint, source: Source, recipe: Recipe, runtime: Runtime) -> None:
     """Set the new head to a closed-form solution on the frozen features, so that fine-tuning starts from a linear probe."""
-    model = start.model.to(device)
     images = select_subset(source, str(MAX_FITTED_IMAGES)) if len(source) > MAX_FITTED_IMAGES else source
     if images.labels.has_several:
         raise ValueError(f"head_init={recipe.head_init!r} needs images with one label each: use head_init='zero'.")
-    loader = build_evaluation_loader(images, start.preprocessing, recipe)
-    with evaluating(model):
+    alone = replace(runtime, rank=0, world_size=1)  # every rank computes all features
+    loader = build_evaluation_loader(images, start.preprocessing, recipe, alone)
+    model, device = start.model, runtime.device
+    with evaluating(model), explain_evaluation_memory(recipe, device):
+        engine = TorchEngine(start, device, recipe.machine.precision)
         batches = progress_bar(loader.read_epoch(), loader.steps_per_epoch, "fitting the head")
-        features = extract_features(TorchEngine(start, device).features, batches, device)
+        features = extract_features(engine.features, batches, device)
     if recipe.data.bad_images == "skip-few":
         reject_many_bad_images(loader.skipped, len(images))
     weight, bias = HEAD_FITS[recipe.head_init](features.values, features.labels, len(source.class_names))

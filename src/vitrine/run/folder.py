@@ -39,6 +39,7 @@ from vitrine.version import __version__
 TRAINING_FILE = "training.safetensors"
 FORMAT = 1  # of the training file; raise it when a reader of the old one would misread the new one
 CONTENT_KEY, DIGEST_KEY = "vitrine_training", "vitrine_training_checksum"  # in its metadata
+ROUNDING = 2  # raise it when the same step gives other last digits; 2: fused optimizers
 STEP = re.compile(r"step-\d{8,}")
 
 RENAMED_KEYS: dict[str, str] = {}
@@ -95,6 +96,8 @@ class RunProgress:
     device_seconds: float = 0.0
     """Time spent, summed over attempts and processes."""
     stopped_early: bool = False
+    rounding: int = 1
+    """ROUNDING of the version that began the run, or that took it up since; checkpoints of the first have none."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,15 @@ class ResumePoint:
     training: Tensors = field(repr=False)
     progress: RunProgress
     path: Path
+
+    def take_up_progress(self) -> RunProgress:
+        """Return the progress to continue from, with a notice if the run was begun by a version that rounds differently."""
+        if self.progress.rounding != ROUNDING:
+            warn_user(
+                f"The run in {self.path} was begun by an earlier version, whose optimizer rounds differently: from here on its "
+                "weights differ in the last digits from those of a run without the change."
+            )
+        return replace(self.progress, rounding=ROUNDING)
 
 
 class RunFolder:
@@ -275,6 +287,7 @@ class CheckpointWriter:
         checkpoint, training = self.gather(state, state.step), gather_training(state)
         if checkpoint is not None:
             self.folder.save_training(checkpoint, training, progress, self.recipe.saving.keep_last)
+        self.runtime.wait_for_all()
 
     def save_best(self, state: TrainState) -> None:
         """Write the best model so far."""
@@ -285,6 +298,7 @@ class CheckpointWriter:
         checkpoint = self.gather(state, step)
         if checkpoint is not None:
             self.folder.save_model(checkpoint, self.recipe, path)
+        self.runtime.wait_for_all()
 
     def gather(self, state: TrainState, step: int) -> Checkpoint | None:
         """Return the model as it is evaluated; None on ranks other than 0."""
