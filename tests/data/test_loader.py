@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitrine.core.console import VitrineWarning
 from vitrine.data import loader as module
-from vitrine.data.augment.mixup import mixup_batch
+from vitrine.data.augment.mixup import draw_mixing, mixup_batch
 from vitrine.data.augment.transforms import EvalTransform, Images, TrainTransform
 from vitrine.data.batch import Batch
 from vitrine.data.config import AugmentConfig, LastBatch, LoaderConfig, MixupConfig
@@ -252,7 +252,7 @@ def test_eval_loader_reads_in_order_what_preprocessing_gives(files: FileSource, 
 @pytest.mark.parametrize("num_images", [1, 3, NUM_IMAGES])
 @pytest.mark.parametrize(("batch_size", "world_size"), [(8, 2), (7, 3), (1, 4), (100, 4)])
 def test_eval_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_size: int, world_size: int) -> None:
-    """The batch size need not be a multiple of the number of ranks, and there may be fewer images than ranks."""
+    """The batch size is that of each rank, and there may be fewer images than ranks."""
     pixels = np.random.default_rng(1).integers(0, 256, (num_images, 24, 20, 3), dtype=np.uint8)
     source = ArraySource(pixels, Labels.one_each(np.arange(num_images)), tuple(map(str, range(num_images))), "block")
     loaders = [
@@ -261,7 +261,8 @@ def test_eval_loaders_of_all_ranks_see_every_image_once(num_images: int, batch_s
     ]
     parts = [list(loader.read_epoch()) for loader in loaders]
     assert len({len(part) for part in parts}) == 1  # with unequal steps, ranks would wait for each other forever
-    assert all(len(batch) <= -(-batch_size // world_size) for part in parts for batch in part)
+    assert all(len(batch) <= batch_size for part in parts for batch in part)
+    assert len(parts[0]) == -(-num_images // (batch_size * world_size))
     together = [batch for step in zip(*parts, strict=True) for batch in step]
     assert torch.cat([batch.index for batch in together]).tolist() == list(range(num_images))
     assert torch.cat([batch.target for batch in together]).tolist() == list(range(num_images))
@@ -271,7 +272,8 @@ def test_mixup_does_not_depend_on_ranks(files: FileSource) -> None:
     mixing = MixupConfig(mixup=0.5, cutmix=1.0)
 
     def mix(batch: Batch) -> tuple[Tensor, Tensor]:
-        return mixup_batch(batch.image, batch.target, mixing, 3, seed=5, step=batch.step)
+        draws = draw_mixing(mixing, PREPROCESSING.crop, 5, batch.index, batch.step)
+        return mixup_batch(batch.image, batch.target, mixing, draws, 3)
 
     for step in range(6):  # mixup in some, CutMix in others
         images, labels = mix(read(files, step, step + 1)[0])

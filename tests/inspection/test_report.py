@@ -16,8 +16,9 @@ from vitrine.objectives.config import PatchTarget
 def test_masked_replaced_and_kept_patches(target: PatchTarget) -> None:
     torch.manual_seed(0)
     objective, batch = build(target).eval(), draw_batch(3, step=5)
+    batch = objective.add_draws(batch)
     masked = predict_masked_patches(objective, batch)
-    corruption = objective.draw_corruption(batch)
+    corruption = objective.read_corruption(batch)
     for image in range(3):
         cells = [
             each[image].reshape(4, 8, 4, 8, 3).swapaxes(1, 2).reshape(16, 8, 8, 3)
@@ -48,7 +49,7 @@ def test_figure_has_a_row_for_each_image(num_channels: int, tmp_path: Path) -> N
     objective = build(num_channels=num_channels).eval()
     sizes = []
     for num_images in (1, 3):
-        masked = predict_masked_patches(objective, draw_batch(num_images, num_channels))
+        masked = predict_masked_patches(objective, objective.add_draws(draw_batch(num_images, num_channels)))
         draw_masked_patches(masked, tmp_path / "drawn.png", [f"$image {number}" for number in range(num_images)])
         with Image.open(tmp_path / "drawn.png") as drawn:
             sizes.append(drawn.size)

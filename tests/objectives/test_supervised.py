@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrine.data.augment.mixup import mixup_batch
+from vitrine.data.augment.mixup import draw_mixing, mixup_batch
 from vitrine.data.batch import Batch
 from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import build_inception_preprocessing
@@ -77,12 +77,16 @@ def test_the_loss_is_the_mean_over_normalised_images() -> None:
 
 def test_mixup_applies_in_training_only() -> None:
     mixing = MixupConfig(mixup=1.0)
-    batch = build_batch(torch.tensor([0, 2, 1, 1]))
     objective, plain = build_objective(mixing=mixing), build_objective()
-    images, targets = mixup_batch(batch.image, batch.target, mixing, 3, seed=5, step=3)
+    batch = objective.add_draws(build_batch(torch.tensor([0, 2, 1, 1])))
+    draws = draw_mixing(mixing, (16, 16), 5, batch.index, 3)
+    images, targets = mixup_batch(batch.image, batch.target, mixing, draws, 3)
     logits = objective.encoder(images * 2 - 1)
     torch.testing.assert_close(objective(batch).loss, compute_losses(logits, targets, SOFTMAX).mean(), rtol=1e-5, atol=1e-6)
-    assert not torch.equal(objective(batch).loss, objective(build_batch(batch.target, step=4)).loss)
+    other = objective.add_draws(build_batch(batch.target, step=4))
+    assert not torch.equal(objective(batch).loss, objective(other).loss)
+    with pytest.raises(ValueError, match="add_draws"):
+        objective(build_batch(batch.target))
     torch.testing.assert_close(objective.eval()(batch).loss, plain.eval()(batch).loss)
 
 

@@ -25,7 +25,7 @@ from vitrine.recipes.registry import FINETUNE_RECIPES, RECIPES
 from vitrine.run import run
 from vitrine.run.build import build_objective
 from vitrine.training.metrics_log import read_records
-from vitrine.training.optimizer import build_optimizer, clip_gradients, set_lr
+from vitrine.training.optimizer import build_optimizer
 
 CLASSES = ("ant", "bee", "cat")
 NUM_CLASSES = len(CLASSES)
@@ -142,16 +142,12 @@ def test_large_recipe_builds_model_and_optimizer(name: str) -> None:
 def test_first_step_of_a_large_recipe_on_the_meta_device(name: str) -> None:
     recipe = RECIPES[name]()
     objective = build_on_meta_device(recipe).train()
-    optimizer = build_optimizer(objective, recipe.optim)
     image = torch.empty(2, 3, 224, 224, dtype=torch.uint8, device="meta")
     label = torch.empty(2, dtype=torch.int64, device="meta")
     loss = objective(Batch(image=image, target=label, index=torch.arange(2), step=0)).loss
     loss.backward()
     assert loss.shape == ()
     assert [key for key, parameter in objective.named_parameters() if parameter.grad is None] == []
-    clip_gradients(objective, recipe.optim.max_grad_norm)
-    set_lr(optimizer, recipe.optim.learning_rate)
-    optimizer.step()
 
 
 def build_on_meta_device(recipe: Recipe) -> Objective:

@@ -4,13 +4,17 @@ Letters: B images, C channels, H x W pixels, K classes, A predicted classes.
 """
 
 import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 Target = Tensor
 """One class per image: int64 (B). Several labels or mixed classes: float (B, K), a weight for each class."""
+Draws = dict[str, Tensor]
+Draw = Callable[[Tensor, int], Draws]
+"""Draws the random numbers that an objective needs, from the index (B) of the images and the step."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Batch:
     step: int
     views: tuple[Tensor, ...] = ()
     """Further random views of the same images, shaped like `image`, for objectives that ask for more than one."""
+    draws: Draws = field(default_factory=dict)
+    """Random numbers of the objective, e.g. masked patches: (B, ..) each. Drawn on the host, so that no step waits for them."""
     skipped: tuple[str, ...] = ()
     """Names of images that could not be read and are not in the batch."""
 
@@ -40,19 +46,33 @@ class Batch:
 
     def slice(self, start: int, end: int) -> "Batch":
         """Return samples start to end (exclusive) as a batch."""
-        parts = (self.image, self.target, self.index, *self.views)
-        image, target, index, *views = (tensor[start:end] for tensor in parts)
-        return replace(self, image=image, target=target, index=index, views=tuple(views))
+        return replace(self.map(lambda tensor: tensor[start:end]), index=self.index[start:end])
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Copy images, views and targets to a device without waiting for the copy; `index` stays on the CPU."""
-        image, target, *views = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.target, *self.views))
-        return replace(self, image=image, target=target, views=tuple(views))
+        """Copy the tensors to a device, without waiting if they are pinned; `index` stays on the CPU.
+
+        Other memory is waited for: it may be freed or overwritten before a device such as mps has read it.
+        """
+        return self.map(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
     def pin_memory(self) -> "Batch":
         """Copy the tensors to pinned memory; called by torch's DataLoader."""
-        image, target, *views = (tensor.pin_memory() for tensor in (self.image, self.target, *self.views))
-        return replace(self, image=image, target=target, views=tuple(views))
+        return self.map(Tensor.pin_memory)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return the batch with a function applied to all tensors but `index`."""
+        draws = {name: function(tensor) for name, tensor in self.draws.items()}
+        image, target, *views = (function(tensor) for tensor in (self.image, self.target, *self.views))
+        return replace(self, image=image, target=target, views=tuple(views), draws=draws)
+
+    def filled(self) -> "Batch":
+        """Return the batch itself or, if it is empty, one with a blank image, because models do not take empty batches.
+
+        A part of an evaluation can be empty on some ranks, and has to be computed all the same where parameters are sharded.
+        """
+        if len(self) > 0:
+            return self
+        return replace(self.map(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:])), index=self.index.new_zeros(1))
 
 
 def match_labels(classes: Tensor, targets: Target) -> Tensor:

@@ -167,7 +167,7 @@ class LoaderConfig:
     last: LastBatch = "wrap"
     """Incomplete last batch of an epoch: fill it from the next epoch (wrap), drop it, or keep it small."""
     num_workers: int | None = None
-    """Worker processes that load images (default: 0 for images in memory, else one per CPU, at most 8)."""
+    """Worker processes that load images (default: 0 for images in memory, else one per CPU, at most 32)."""
     prefetch: int = 2
     """Batches that each worker prepares ahead."""
     stuck_after_s: float = 60.0

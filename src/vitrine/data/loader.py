@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitrine.core.console import join_names, name_setting, warn_user
 from vitrine.core.processes import describe_children, exit_with_parent
 from vitrine.data.augment.transforms import EvalTransform, Images, Transform
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, Draw
 from vitrine.data.config import LoaderConfig, TrainBadImages
 from vitrine.data.image import BadImage, LazyImage
 from vitrine.data.preprocessing import Preprocessing
@@ -28,7 +28,7 @@ from vitrine.data.sampling import RngStream, SampleRng, StepSampler, hash_keys
 from vitrine.data.scan import count_cpus, reject_many_bad_images
 from vitrine.data.source import Source
 
-MAX_WORKERS = 8  # by default
+MAX_WORKERS = 32  # by default; a small model on a GPU takes more than 8 can deliver
 MIN_WORKER_LIMIT, MAX_WORKERS_PER_CPU = 256, 32  # on request, e.g. for a slow disk
 MAX_REPLACEMENTS = 100  # tried for one bad image; if all of them are bad, so is the data
 POLL_S = 1.0  # between two looks at a request to stop, while no batch comes
@@ -52,11 +52,15 @@ class Loader:
         shuffle: bool = True,
         bad_images: TrainBadImages = "error",
         num_views: int = 1,
+        draw: Draw | None = None,
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
     ) -> None:
-        """Prepare to load `num_views` random views of each image; skipped images are replaced by others if `shuffle` is on."""
+        """Prepare to load `num_views` random views of each image; skipped images are replaced by others if `shuffle` is on.
+
+        `draw` makes the random numbers of the objective (`Batch.draws`), in the worker processes.
+        """
         if bad_images not in get_args(TrainBadImages):
             raise ValueError(f"bad_images={bad_images!r} must be one of {', '.join(get_args(TrainBadImages))}.")
         if num_views < 1:
@@ -70,7 +74,7 @@ class Loader:
             rank=rank,
             world_size=world_size,
         )
-        self.dataset = StepDataset(source, transform, self.sampler, bad_images, num_views)
+        self.dataset = StepDataset(source, transform, self.sampler, bad_images, num_views, draw)
         self.num_workers = choose_num_workers(source) if config.num_workers is None else check_num_workers(config.num_workers)
         self.prefetch = config.prefetch
         self.stuck_after_s = config.stuck_after_s
@@ -194,11 +198,22 @@ def build_eval_loader(
     bad_images: TrainBadImages = "error",
     rank: int = 0,
     world_size: int = 1,
+    pin_memory: bool = False,
 ) -> Loader:
-    """Build a loader for evaluation: `read_epoch` gives every image once, in order, with resize and centre crop only."""
-    config = LoaderConfig(batch_size=-(-batch_size // world_size) * world_size, last="keep", num_workers=num_workers)
-    transform = EvalTransform(preprocessing)
-    return Loader(source, transform, config, shuffle=False, bad_images=bad_images, rank=rank, world_size=world_size)
+    """Build a loader for evaluation: `read_epoch` gives every image once, in order, with resize and centre crop only.
+
+    `batch_size` is that of each rank.
+    """
+    return Loader(
+        source,
+        EvalTransform(preprocessing),
+        LoaderConfig(batch_size=batch_size * world_size, last="keep", num_workers=num_workers),
+        shuffle=False,
+        bad_images=bad_images,
+        rank=rank,
+        world_size=world_size,
+        pin_memory=pin_memory,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +225,7 @@ class StepDataset(Dataset[Batch | Exception]):
     sampler: StepSampler
     bad_images: TrainBadImages
     num_views: int = 1
+    draw: Draw | None = None
 
     def __getitem__(self, step: int) -> Batch | Exception:
         try:
@@ -235,7 +251,8 @@ class StepDataset(Dataset[Batch | Exception]):
         targets = torch.from_numpy(self.source.labels.to_targets(rng.indices, len(self.source.class_names)))
         image, target = self.transform(images, targets, rng)
         views = tuple(self.transform(images, targets, replace(rng, view=view))[0] for view in range(1, self.num_views))
-        return Batch(image, target, torch.from_numpy(rng.indices), step, views, skipped)
+        index = torch.from_numpy(rng.indices)
+        return Batch(image, target, index, step, views, {} if self.draw is None else self.draw(index, step), skipped)
 
 
 @dataclass

@@ -131,13 +131,13 @@ def load_masked_objective(model: str | Path) -> MaskedPatches | None:
 def predict_masked_images(objective: MaskedPatches, images: Sequence[InspectedImage]) -> MaskedImages:
     """Predict masked patches of the inspected images."""
     pixels = torch.stack([torch.from_numpy(image.model_input).permute(2, 0, 1) for image in images])
-    batch = Batch(pixels.to(objective.mean.device), torch.zeros(len(images), dtype=torch.int64), torch.arange(len(images)), 0)
-    return predict_masked_patches(objective, batch)
+    batch = Batch(pixels, torch.zeros(len(images), dtype=torch.int64), torch.arange(len(images)), 0)
+    return predict_masked_patches(objective, objective.add_draws(batch).to(objective.mean.device))
 
 
 def predict_masked_patches(objective: MaskedPatches, batch: Batch) -> MaskedImages:
     """Corrupt images as in a training step (the batch's) and return the corrupted image, targets and predictions."""
-    corruption = objective.draw_corruption(batch)
+    corruption = objective.read_corruption(batch)
     with torch.no_grad():
         outputs = objective.target.predict(objective.predict(batch.image, corruption))
         targets = objective.compute_targets(batch.image, corruption.index)

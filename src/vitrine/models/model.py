@@ -166,6 +166,10 @@ class Model(nn.Module, Generic[ConfigT]):
         """Return whether a parameter belongs to a linear head, which fine-tuning replaces and a linear probe trains."""
         return name.partition(".")[0] in self.heads
 
+    def affects_tokens(self, name: str) -> bool:
+        """Return whether the tokens that `encode` returns depend on a parameter."""
+        return not self.is_head(name)
+
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
         """Run one block of the network, recomputed in the backward pass with gradient checkpointing."""
         if self.config.gradient_checkpointing and self.training and torch.is_grad_enabled():

@@ -120,6 +120,11 @@ class VisionTransformer(Model[ViTConfig]):
             return super().forward_heads(encoded)
         return self.head(encoded.tokens[:, 0]), self.head_distillation(encoded.tokens[:, 1])
 
+    def affects_tokens(self, name: str) -> bool:
+        """Return whether the tokens depend on a parameter: not on what pools them, nor on a norm that comes after that."""
+        after = ("attention_pool", "hidden_head", *(("norm",) if self.config.norm_after_pool else ()), *self.heads)
+        return name.partition(".")[0] not in after
+
     def reset_head(self, num_classes: int, head_bias: float = 0.0, **changes: Any) -> None:
         """Replace all heads by one zero-initialised linear layer, for fine-tuning."""
         if num_classes > 0:  # without a head, features stay what the head would read

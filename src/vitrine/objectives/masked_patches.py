@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, Draw, Draws
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.sampling import RngStream, hash_keys
 from vitrine.models.config import HybridConfig, ResNetConfig
@@ -39,9 +39,6 @@ class Corruption:
     replacements: Tensor
     """int64 (B, R): the uncorrupted patches whose embeddings the replaced ones get."""
 
-    def to(self, device: torch.device) -> "Corruption":
-        return Corruption(self.index.to(device), self.num_masked, self.replacements.to(device))
-
     def apply(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Corrupt patch embeddings (B, N, D): masked ones become `mask` (D), replaced ones another patch's embedding."""
         num_replaced = self.replacements.shape[1]
@@ -51,14 +48,17 @@ class Corruption:
         return tokens.scatter(1, expand(replaced, tokens), others)
 
 
-def draw_corruption(config: MaskedPatchesConfig, index: Tensor, step: int, num_patches: int, seed: int) -> Corruption:
-    """Draw the corrupted patches of the images `index` (B): a function of seed, step and image, so a resumed run repeats it."""
-    num_corrupted, num_masked, num_replaced = config.count(num_patches)
+def draw_corruption(config: MaskedPatchesConfig, num_patches: int, seed: int, index: Tensor, step: int) -> Draws:
+    """Draw the corrupted patches of the images `index` (B): a function of seed, step and image, so a resumed run repeats it.
+
+    Returns `corrupted` (B, M) and `replacements` (B, R), which `Corruption` explains.
+    """
+    num_corrupted, _, num_replaced = config.count(num_patches)
     samples = hash_keys(seed, RngStream.MASKING, step, index.numpy())[:, None]  # (B, 1)
     order = np.argsort(hash_keys(samples, np.arange(num_patches)), axis=1, kind="stable")  # (B, N)
     chosen = hash_keys(samples, num_patches + np.arange(num_replaced)) % np.uint64(num_patches - num_corrupted)
     replacements = np.take_along_axis(order[:, num_corrupted:], chosen.astype(np.int64), axis=1)
-    return Corruption(torch.from_numpy(order[:, :num_corrupted].copy()), num_masked, torch.from_numpy(replacements))
+    return {"corrupted": torch.from_numpy(order[:, :num_corrupted].copy()), "replacements": torch.from_numpy(replacements)}
 
 
 class Target(Protocol):
@@ -169,12 +169,11 @@ class MaskedPatches(Objective):
             )
         self.config, self.seed = config, seed
         self.patch_size: int = model.config.patch_size
-        rows, columns = model.config.grid
-        config.count(rows * columns)  # raises if all patches or none would be corrupted
         self.target = build_target(config.target, model.config.num_channels, self.patch_size)
         self.metric_names = (self.target.metric_name,)
         self.mask = nn.Parameter(torch.empty(model.config.width))
         init_positions(self.mask)
+        config.count(self.num_patches)  # raises if all patches or none would be corrupted
         self.prediction = build_linear_head(model.config.width, self.target.num_outputs, bias=0.0)
 
     @classmethod
@@ -183,14 +182,25 @@ class MaskedPatches(Objective):
 
     def forward(self, batch: Batch) -> LossOutput:
         """Corrupt the patches of a batch, predict them and return the loss, for the training loop."""
-        corruption = self.draw_corruption(batch)
+        corruption = self.read_corruption(batch)
         outputs = self.predict(batch.image, corruption)
         return self.target.loss(outputs, self.compute_targets(batch.image, corruption.index))
 
-    def draw_corruption(self, batch: Batch) -> Corruption:
-        """Draw the patches of a batch to corrupt, on the device of its images."""
+    @property
+    def num_patches(self) -> int:
         rows, columns = self.encoder.config.grid
-        return draw_corruption(self.config, batch.index, batch.step, rows * columns, self.seed).to(batch.image.device)
+        return rows * columns
+
+    def trains(self, name: str) -> bool:
+        return self.encoder.affects_tokens(name)
+
+    def build_draw(self) -> Draw:
+        return partial(draw_corruption, self.config, self.num_patches, self.seed)
+
+    def read_corruption(self, batch: Batch) -> Corruption:
+        """Return the patches to corrupt, which were drawn for the batch."""
+        draws, (_, num_masked, _) = self.require_draws(batch), self.config.count(self.num_patches)
+        return Corruption(draws["corrupted"], num_masked, draws["replacements"])
 
     def predict(self, images: Tensor, corruption: Corruption) -> Tensor:
         """Return the outputs (B, M, num_outputs) at the corrupted patches; nothing is computed for the others."""

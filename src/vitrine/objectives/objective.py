@@ -4,13 +4,13 @@ A new objective is a file with a subclass of `Objective` and a row in OBJECTIVES
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, Draw, Draws
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
 from vitrine.models.model import Model, names_without_decay
@@ -56,11 +56,30 @@ class Objective(nn.Module):
         """Build the objective from the values of the recipe fields named in its row of OBJECTIVES."""
         raise NotImplementedError
 
+    def build_draw(self) -> Draw | None:
+        """Return what draws the random numbers of its batches, None if it needs none; the loader's workers call it.
+
+        It holds no parameters, since it is sent to other processes.
+        """
+        return None
+
+    def add_draws(self, batch: Batch) -> Batch:
+        """Return a batch on the CPU with the random numbers that `forward` needs: what a loader does that has `build_draw`."""
+        draw = self.build_draw()
+        return batch if draw is None else replace(batch, draws=draw(batch.index, batch.step))
+
+    def require_draws(self, batch: Batch) -> Draws:
+        """Return the random numbers of a batch; raise ValueError if it has none."""
+        if not batch.draws:
+            raise ValueError(f"The batch has no draws, which {type(self).__name__} needs: call add_draws(batch) before.")
+        return batch.draws
+
     @classmethod
     def check_data(cls, train: Source, config: Any, name: str) -> None:
         """Raise ValueError if the objective cannot be trained on these images; `name` is what the user calls the data."""
 
     def forward(self, batch: Batch) -> LossOutput:
+        """Return the loss of a batch with its draws. Nothing in it may depend on the step or wait for the host."""
         raise NotImplementedError
 
     def logits(self, images: Tensor) -> Tensor:
@@ -75,7 +94,7 @@ class Objective(nn.Module):
         return self.preprocessing.normalise(images, (self.mean, self.std))
 
     def trains(self, name: str) -> bool:
-        """Return whether an encoder parameter gets a gradient; objectives that leave some of them out override this."""
+        """Return whether an encoder parameter gets a gradient; what does not is not trained, since DDP would wait for it."""
         return True
 
     @property

@@ -4,13 +4,14 @@ Letters: B images, K classes.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.augment.mixup import mixup_batch, one_hot_targets
-from vitrine.data.batch import Batch, match_labels
+from vitrine.data.augment.mixup import draw_mixing, mixup_batch, one_hot_targets
+from vitrine.data.batch import Batch, Draw, match_labels
 from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Source
@@ -52,12 +53,18 @@ class Supervised(Objective):
         if train.labels.has_several and config.loss == "softmax":
             raise ValueError(f"{name} has several labels per image; supervised.loss='softmax' takes one: use 'sigmoid'.")
 
+    def build_draw(self) -> Draw | None:
+        """Return what draws mixup and CutMix; None without them."""
+        if self.mixing is None:
+            return None
+        return partial(draw_mixing, self.mixing, self.encoder.config.image_size, self.seed)
+
     def forward(self, batch: Batch) -> LossOutput:
         """Return the mean loss of a batch; accuracy counts the labels before mixing."""
         images, targets = batch.image, batch.target
         if self.training and self.mixing is not None:
-            num_classes = self.encoder.config.num_classes
-            images, targets = mixup_batch(images, targets, self.mixing, num_classes, seed=self.seed, step=batch.step)
+            draws, num_classes = self.require_draws(batch), self.encoder.config.num_classes
+            images, targets = mixup_batch(images, targets, self.mixing, draws, num_classes)
         logits = self.logits(images)  # (B, K)
         loss = compute_losses(logits, targets, self.config).mean()
         return LossOutput(loss, {"accuracy": compute_hits(logits, batch.target).float().mean().detach()})

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitrine.data.augment.mixup import mixup_batch
+from vitrine.data.augment.mixup import draw_mixing, mixup_batch
 from vitrine.data.config import MixupConfig
 from vitrine.data.preprocessing import Preprocessing
 
@@ -24,19 +24,26 @@ def build_batch(num_images: int = 8, size: tuple[int, int] = (12, 10), seed: int
     return images, torch.arange(num_images) % K
 
 
+def mix(
+    images: Tensor, targets: Tensor, config: MixupConfig, num_classes: int, *, seed: int, step: int
+) -> tuple[Tensor, Tensor]:
+    """Draw how to mix on the host, as a loader does, and mix."""
+    draws = draw_mixing(config, tuple(images.shape[2:]), seed, torch.arange(len(images)), step) if config.is_on else {}
+    draws = {name: tensor.to(images.device) for name, tensor in draws.items()}
+    return mixup_batch(images, targets, config, draws, num_classes)
+
+
 def find_fractions(mixing: MixupConfig, num_steps: int, size: tuple[int, int] = (1, 1), seed: int = 0) -> np.ndarray:
     """Fraction of the image itself at each step, read from its target."""
     images, classes = torch.zeros(2, 1, *size), torch.tensor([0, 1])
-    return np.array(
-        [mixup_batch(images, classes, mixing, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)]
-    )
+    return np.array([mix(images, classes, mixing, 2, seed=seed, step=step)[1][0, 0].item() for step in range(num_steps)])
 
 
 def test_mixup_formula() -> None:
     images, classes = build_batch()
     partners = [1, 0, 3, 2, 5, 4, 7, 6]
     for step in range(5):
-        mixed, targets = mixup_batch(images, classes, MIXUP, K, seed=3, step=step)
+        mixed, targets = mix(images, classes, MIXUP, K, seed=3, step=step)
         fraction = targets[0, 0].double()
         assert 0.5 <= fraction <= 1
         floats = images.double() / 255
@@ -52,7 +59,7 @@ def test_cutmix_pastes_a_box_and_weights_targets_by_its_area() -> None:
     images[::2], images[1::2] = 10, 200
     num_empty = 0
     for step in range(60):
-        mixed, targets = mixup_batch(images, classes, CUTMIX, K, seed=0, step=step)
+        mixed, targets = mix(images, classes, CUTMIX, K, seed=0, step=step)
         assert mixed.dtype == torch.uint8
         is_pasted = mixed != images
         assert (is_pasted == is_pasted[0, 0]).all()  # the same box in all images
@@ -81,7 +88,7 @@ def test_cutmix_box_has_the_drawn_area_and_centre() -> None:
     images[1] = 1
     seen, centres = [], []
     for step in range(700):
-        inside = mixup_batch(images, classes, MixupConfig(cutmix=alpha), 2, seed=1, step=step)[0][0, 0].bool()
+        inside = mix(images, classes, MixupConfig(cutmix=alpha), 2, seed=1, step=step)[0][0, 0].bool()
         rows, columns = inside.any(dim=1).nonzero(), inside.any(dim=0).nonzero()
         if len(rows) == 0:
             continue
@@ -104,9 +111,9 @@ def test_cutmix_box_has_the_drawn_area_and_centre() -> None:
 def test_parts_of_a_batch_are_mixed_like_the_whole(mixing: MixupConfig, num_images: int) -> None:
     images, classes = build_batch(num_images)
     for step in range(8):
-        whole = mixup_batch(images, classes, mixing, K, seed=5, step=step)
+        whole = mix(images, classes, mixing, K, seed=5, step=step)
         parts = [
-            mixup_batch(images[part], classes[part], mixing, K, seed=5, step=step)
+            mix(images[part], classes[part], mixing, K, seed=5, step=step)
             for part in (slice(0, 2), slice(2, 6), slice(6, None))
         ]
         for index in (0, 1):
@@ -117,7 +124,7 @@ def test_parts_of_a_batch_are_mixed_like_the_whole(mixing: MixupConfig, num_imag
 def test_last_image_of_an_odd_batch_is_unchanged(mixing: MixupConfig) -> None:
     images, classes = build_batch(5)
     floats = images.float() / 255
-    mixed, targets = mixup_batch(floats, classes, mixing, K, seed=0, step=0)
+    mixed, targets = mix(floats, classes, mixing, K, seed=0, step=0)
     assert torch.equal(mixed[4], floats[4])
     assert torch.equal(targets[4], torch.eye(K)[classes[4]])
     assert not torch.equal(mixed[3], floats[3])
@@ -129,8 +136,8 @@ def test_mixing_depends_on_seed_and_step_only(mixing: MixupConfig) -> None:
     before = images.clone(), classes.clone()
     results = {}
     for seed, step in ((0, 0), (0, 1), (1, 0), (1, 1), (-1, 0), (2**63, 2**40)):
-        mixed, targets = mixup_batch(images, classes, mixing, K, seed=seed, step=step)
-        again, targets_again = mixup_batch(images, classes, mixing, K, seed=seed, step=step)
+        mixed, targets = mix(images, classes, mixing, K, seed=seed, step=step)
+        again, targets_again = mix(images, classes, mixing, K, seed=seed, step=step)
         assert torch.equal(mixed, again)
         assert torch.equal(targets, targets_again)
         results[seed, step] = mixed.double().sum().item(), targets[0, 0].item()
@@ -139,9 +146,22 @@ def test_mixing_depends_on_seed_and_step_only(mixing: MixupConfig) -> None:
     assert torch.equal(classes, before[1])
 
 
+def test_with_both_on_a_step_is_mixed_by_one_of_them_alone() -> None:
+    images, classes = build_batch(4, (16, 16))
+    floats = images.float() / 255
+    for step in range(20):
+        draws = draw_mixing(BOTH, (16, 16), 0, torch.arange(4), step)
+        alone = CUTMIX if (draws["blended"] == 0).all() else MIXUP
+        mixed, targets = mixup_batch(images, classes, BOTH, draws, K)
+        expected, expected_targets = mixup_batch(floats, classes, alone, draws, K)
+        assert torch.equal(mixed, expected)
+        assert torch.equal(targets, expected_targets)
+
+
 def test_mixup_and_cutmix_alternate_equally_often() -> None:
-    images, classes = build_batch(2, (2, 2))
-    num_cutmix = sum(mixup_batch(images, classes, BOTH, K, seed=0, step=step)[0].dtype == torch.uint8 for step in range(600))
+    draws = [draw_mixing(BOTH, (16, 16), 0, torch.arange(2), step) for step in range(600)]
+    num_cutmix = sum((each["blended"] == 0).all().item() for each in draws)
+    assert all((each["box"] == 0).all() or (each["blended"] == 0).all() for each in draws)
     assert stats.binomtest(num_cutmix, 600).pvalue > 1e-3
 
 
@@ -150,7 +170,7 @@ def test_targets_sum_to_one(mixing: MixupConfig) -> None:
     images, classes = build_batch(8)
     classes[1] = classes[0]  # partners of one class keep exactly that class
     for step in range(20):
-        targets = mixup_batch(images, classes, mixing, K, seed=0, step=step)[1]
+        targets = mix(images, classes, mixing, K, seed=0, step=step)[1]
         torch.testing.assert_close(targets.sum(dim=1), torch.ones(8), rtol=0, atol=1e-6)
         assert torch.equal(targets[:2], torch.eye(K)[classes[:2]])
         assert targets.min() >= 0
@@ -158,7 +178,7 @@ def test_targets_sum_to_one(mixing: MixupConfig) -> None:
 
 def test_off_leaves_images_and_gives_one_hot_targets() -> None:
     images, classes = build_batch()
-    mixed, targets = mixup_batch(images, classes, MixupConfig(), K, seed=0, step=0)
+    mixed, targets = mix(images, classes, MixupConfig(), K, seed=0, step=0)
     assert mixed is images
     assert torch.equal(targets, torch.nn.functional.one_hot(classes, K).float())
 
@@ -167,8 +187,8 @@ def test_off_leaves_images_and_gives_one_hot_targets() -> None:
 def test_sets_of_labels_are_mixed(mixing: MixupConfig) -> None:
     images, classes = build_batch(4)
     rows = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0.5]])
-    _, targets = mixup_batch(images, rows, mixing, 3, seed=0, step=2)
-    own = mixup_batch(images, classes, mixing, K, seed=0, step=2)[1][0, 0]
+    _, targets = mix(images, rows, mixing, 3, seed=0, step=2)
+    own = mix(images, classes, mixing, K, seed=0, step=2)[1][0, 0]
     torch.testing.assert_close(targets, own * rows + (1 - own) * rows[[1, 0, 3, 2]])
 
 
@@ -177,8 +197,8 @@ def test_sets_of_labels_are_mixed(mixing: MixupConfig) -> None:
 def test_memory_layout_and_float_type_are_kept(mixing: MixupConfig, dtype: torch.dtype) -> None:
     images, classes = build_batch()
     images = images if dtype == torch.uint8 else (images / 255).to(dtype)
-    plain = mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]
-    last = mixup_batch(images.contiguous(memory_format=torch.channels_last), classes, mixing, K, seed=0, step=0)[0]
+    plain = mix(images, classes, mixing, K, seed=0, step=0)[0]
+    last = mix(images.contiguous(memory_format=torch.channels_last), classes, mixing, K, seed=0, step=0)[0]
     assert plain.is_contiguous()
     assert last.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(plain, last)
@@ -189,22 +209,22 @@ def test_mixing_commutes_with_normalising() -> None:
     images, classes = build_batch()
     normalise = Preprocessing(resize=None, crop=(12, 10), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)).normalise
     for mixing in (MIXUP, CUTMIX):
-        before = mixup_batch(normalise(images), classes, mixing, K, seed=0, step=0)[0]
-        torch.testing.assert_close(normalise(mixup_batch(images, classes, mixing, K, seed=0, step=0)[0]), before)
+        before = mix(normalise(images), classes, mixing, K, seed=0, step=0)[0]
+        torch.testing.assert_close(normalise(mix(images, classes, mixing, K, seed=0, step=0)[0]), before)
 
 
 def test_values_on_the_device_are_not_read() -> None:
     # Tensors on "meta" have no values, so reading them would fail.
     images, classes = (tensor.to("meta") for tensor in build_batch())
     for mixing in (MIXUP, CUTMIX):
-        mixed, targets = mixup_batch(images, classes, mixing, K, seed=0, step=0)
+        mixed, targets = mix(images, classes, mixing, K, seed=0, step=0)
         assert (mixed.shape, targets.shape) == ((8, 3, 12, 10), (8, K))
         assert mixed.device.type == targets.device.type == "meta"
 
 
 def test_empty_batch() -> None:
     for mixing in (MIXUP, CUTMIX):
-        mixed, targets = mixup_batch(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), mixing, K, seed=0, step=0)
+        mixed, targets = mix(torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.int64), mixing, K, seed=0, step=0)
         assert (mixed.shape, targets.shape) == ((0, 3, 4, 4), (0, K))
 
 
@@ -228,4 +248,4 @@ def test_fractions_at_the_limits_of_alpha(alpha: float) -> None:
 def test_invalid_batches(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"images": torch.zeros(4, 3, 5, 5), "targets": torch.zeros(4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=re.escape(message)):
-        mixup_batch(**(arguments | change), config=BOTH, num_classes=K, seed=0, step=0)
+        mix(**(arguments | change), config=BOTH, num_classes=K, seed=0, step=0)

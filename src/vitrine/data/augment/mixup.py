@@ -1,7 +1,8 @@
 """Mixup (arXiv:1710.09412) and CutMix (arXiv:1905.04899) of a batch: each image is mixed with its partner, targets alike.
 
 The partner of image i is image i xor 1, and the mixing fraction is a function of seed and step. So any even-sized part of a
-batch that begins at an even index is mixed as within the whole batch, for any number of ranks and micro-steps.
+batch that begins at an even index is mixed as within the whole batch, for any number of ranks and micro-steps. It is drawn on
+the host (`draw_mixing`), and images are mixed on their device (`mixup_batch`), by operations that are the same at every step.
 Letters: B images, C channels, H x W pixels, K classes.
 """
 
@@ -11,35 +12,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.data.batch import Target
+from vitrine.data.batch import Draws, Target
 from vitrine.data.config import MixupConfig
 from vitrine.data.sampling import RngStream, hash_keys
 
 
-def mixup_batch(
-    images: Tensor, targets: Target, config: MixupConfig, num_classes: int, *, seed: int, step: int
-) -> tuple[Tensor, Tensor]:
+def draw_mixing(config: MixupConfig, image_size: tuple[int, int], seed: int, index: Tensor, step: int) -> Draws:
+    """Draw how the images `index` of a step are mixed, each in the same way.
+
+    `blended` (B) is the partner's fraction of every pixel (mixup), `box` (B, 4) what is pasted from the partner (CutMix: top,
+    left, bottom, right), and `fraction` (B) the partner's part of the target. Either the first is 0 or the box is empty.
+    """
+    generator = np.random.Generator(np.random.Philox(key=int(hash_keys(seed, RngStream.MIXING, step))))
+    use_cutmix = generator.random() < 0.5 if config.mixup > 0 and config.cutmix > 0 else config.cutmix > 0
+    if use_cutmix:
+        height, width = image_size
+        box = top, left, bottom, right = draw_cutmix_box(generator, config.cutmix, height, width)
+        fraction = (bottom - top) * (right - left) / (height * width)  # of the box after clipping, not as it was drawn
+        blended = 0.0
+    else:
+        fraction = generator.beta(config.mixup, config.mixup)
+        blended = fraction = min(fraction, 1 - fraction)  # the image itself keeps the larger part, as in big_vision
+        box = (0, 0, 0, 0)
+    numbers = {"blended": torch.tensor(blended), "box": torch.tensor(box), "fraction": torch.tensor(fraction)}
+    return {name: number.expand(len(index), *number.shape).contiguous() for name, number in numbers.items()}
+
+
+def mixup_batch(images: Tensor, targets: Target, config: MixupConfig, draws: Draws, num_classes: int) -> tuple[Tensor, Tensor]:
     """Return mixed images (B, C, H, W) and float targets (B, K), on the device of the given ones, which are left unchanged.
 
-    Mixup turns uint8 images into float32 in 0..1, which `Preprocessing.normalise` accepts; CutMix keeps them uint8.
+    Mixup turns uint8 images into float32 in 0..1, which `Preprocessing.normalise` accepts; CutMix alone keeps them uint8.
     """
     check_mixable(images, targets, num_classes)
     targets = one_hot_targets(targets, num_classes)
     if not config.is_on:
         return images, targets
-    generator = np.random.Generator(np.random.Philox(key=int(hash_keys(seed, RngStream.MIXING, step))))
-    use_cutmix = generator.random() < 0.5 if config.mixup > 0 and config.cutmix > 0 else config.cutmix > 0
-    if use_cutmix:
-        height, width = images.shape[2:]
-        top, left, bottom, right = draw_cutmix_box(generator, config.cutmix, height, width)
-        fraction = (bottom - top) * (right - left) / (height * width)  # of the box after clipping, not as it was drawn
-        pasted = images.clone()
-        pasted[:, :, top:bottom, left:right] = select_partners(images[:, :, top:bottom, left:right])
-        return pasted, blend_with_partners(targets, fraction)
-    fraction = generator.beta(config.mixup, config.mixup)
-    fraction = min(fraction, 1 - fraction)  # of the partner: the image itself keeps the larger part, as in big_vision
-    floats = images.float().div_(255) if images.dtype == torch.uint8 else images
-    return blend_with_partners(floats, fraction), blend_with_partners(targets, fraction)
+    if config.mixup > 0:
+        images = images.float() / 255 if images.dtype == torch.uint8 else images
+        mixed = blend_with_partners(images, draws["blended"])
+    else:
+        mixed = images
+    if config.cutmix > 0:
+        mixed = torch.where(find_inside(draws["box"], *images.shape[2:]), select_partners(images), mixed)
+    return mixed, blend_with_partners(targets, draws["fraction"])
+
+
+def find_inside(box: Tensor, height: int, width: int) -> Tensor:
+    """Return which pixels, bool (B, 1, H, W), are inside of the boxes (B, 4)."""
+    top, left, bottom, right = box.unbind(dim=1)
+    rows, columns = (torch.arange(size, device=box.device) for size in (height, width))
+    in_rows = (rows >= top[:, None]) & (rows < bottom[:, None])  # (B, H)
+    in_columns = (columns >= left[:, None]) & (columns < right[:, None])  # (B, W)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]
 
 
 def check_mixable(images: Tensor, targets: Target, num_classes: int) -> None:
@@ -67,9 +91,9 @@ def select_partners(items: Tensor) -> Tensor:
     return items[(indices ^ 1).clamp(max=len(items) - 1)]
 
 
-def blend_with_partners(items: Tensor, fraction: float) -> Tensor:
-    """Blend every item with `fraction` of its partner; equal items stay exactly what they are."""
-    return items.lerp(select_partners(items), fraction)
+def blend_with_partners(items: Tensor, fractions: Tensor) -> Tensor:
+    """Blend every item with a fraction (B) of its partner; equal items stay exactly what they are."""
+    return items.lerp(select_partners(items), fractions.to(items.dtype).view(-1, *(1,) * (items.ndim - 1)))
 
 
 def draw_cutmix_box(generator: np.random.Generator, alpha: float, height: int, width: int) -> tuple[int, int, int, int]:
