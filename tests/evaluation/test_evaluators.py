@@ -79,7 +79,6 @@ def build_setup(objective: Objective, few_shot: int = 0) -> EvaluationSetup:
         source=VAL,
         split="val",
         read=read,
-        read_all=read,
         evaluating=evaluating,
     )
 
@@ -110,7 +109,7 @@ def test_the_objective_is_measured_over_all_images_with_the_same_masks() -> None
     assert EVALUATORS["objective"].measure(setup) == metrics
     [batch] = build_eval_loader(VAL, PREPROCESSING, batch_size=17, num_workers=0).read_epoch()
     with torch.no_grad():
-        output = objective.eval()(batch)
+        output = objective.eval()(objective.add_draws(batch))
     expected = {"val_accuracy": output.metrics["accuracy"].item(), "val_loss": output.loss.item()}
     assert metrics == pytest.approx(expected, rel=1e-5)
     assert list(metrics) == ["val_accuracy", "val_loss"]

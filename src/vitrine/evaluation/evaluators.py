@@ -15,7 +15,7 @@ from vitrine.data.batch import Batch
 from vitrine.data.source import Source
 from vitrine.data.subsets import select_subset
 from vitrine.evaluation.config import EvaluationConfig
-from vitrine.evaluation.features import FeatureSplit, extract_features
+from vitrine.evaluation.features import Features, FeatureSplit, extract_features
 from vitrine.evaluation.few_shot import evaluate_few_shot
 from vitrine.evaluation.topk import Classification, TopK, count_hits, join_topk, summarise_counts
 from vitrine.objectives.config import ObjectiveSpec
@@ -37,8 +37,6 @@ class EvaluationSetup:
     """What they are, e.g. val: the first part of the names of most metrics."""
     read: Callable[[Source], Iterator[Batch]]
     """Reads all images of a source once, shared among the ranks."""
-    read_all: Callable[[Source], Iterator[Batch]]
-    """Reads all images of a source once on every rank."""
     evaluating: Callable[[], AbstractContextManager[None]]
     """Switches to evaluation mode, in the run's precision and with averaged weights."""
 
@@ -79,11 +77,8 @@ def gather_topk(topk: TopK, num_images: int, runtime: Runtime) -> TopK:
         return topk
     num_classes = topk.classes.shape[1]
     columns = torch.cat([topk.classes, topk.probabilities, topk.hits, topk.losses[:, None], topk.has_label[:, None]], dim=1)
-    table = torch.zeros(num_images, columns.shape[1] + 1)  # float32, which holds any class number exactly
-    table[topk.index] = torch.cat([columns.float(), torch.ones(len(topk), 1)], dim=1)
-    table = runtime.sum(table)  # every image is of one rank; it is 0 on the others
-    index = table[:, -1].nonzero()[:, 0]
-    classes, probabilities, hits, losses, has_label = table[index, :-1].split([num_classes] * 3 + [1, 1], dim=1)
+    rows, index = runtime.gather_rows(columns.float(), topk.index, num_images)  # float32 holds any class number exactly
+    classes, probabilities, hits, losses, has_label = rows.split([num_classes] * 3 + [1, 1], dim=1)
     return TopK(index, classes.long(), probabilities, hits.bool(), losses[:, 0], has_label[:, 0].bool())
 
 
@@ -115,7 +110,8 @@ def measure_objective(setup: EvaluationSetup) -> Metrics:
     sums = torch.zeros(1 + len(names), dtype=torch.float64)
     with setup.evaluating(), torch.no_grad():
         for batch in setup.read(setup.source):
-            output = setup.objective(replace(batch, step=0).to(setup.runtime.device))
+            filled = setup.objective.add_draws(replace(batch, step=0).filled())
+            output = setup.objective(filled.to(setup.runtime.device))
             if len(batch) > 0:  # all ranks go through equally many batches, and the last may be empty on some
                 values = torch.stack([{**output.metrics, "loss": output.loss}[name] for name in names])
                 sums += len(batch) * torch.cat([torch.ones(1), values.float().cpu()]).double()
@@ -124,16 +120,25 @@ def measure_objective(setup: EvaluationSetup) -> Metrics:
 
 
 def measure_few_shot(setup: EvaluationSetup) -> Metrics:
-    """Measure the accuracy of a linear classifier fitted to a few training images of each class; every rank computes all."""
+    """Measure the accuracy of a linear classifier fitted to a few training images of each class.
+
+    The ranks share the computation of the features; each gets all of them and fits the same classifier.
+    """
     shots = setup.config.few_shot
     support = select_subset(setup.train, f"{shots}/class", setup.seed)
     with setup.evaluating():
-        train, test = (
-            extract_features(setup.objective.features, setup.read_all(source), setup.runtime.device)
-            for source in (support, setup.source)
-        )
+        train, test = (extract_shared_features(setup, source) for source in (support, setup.source))
     split = FeatureSplit(train, test, len(setup.train.class_names))
     return {f"few_shot_{shots}": evaluate_few_shot(split, shots, seeds=(setup.seed,)).mean}
+
+
+def extract_shared_features(setup: EvaluationSetup, source: Source) -> Features:
+    """Return the features of all images of a source, in their order, on every rank; each computes a part of them."""
+    runtime = setup.runtime
+    part = extract_features(setup.objective.features, setup.read(source), runtime.device, is_part=runtime.world_size > 1)
+    values, index = runtime.gather_rows(part.values, part.index, len(source))
+    labels = source.labels.to_targets(index.numpy(), len(source.class_names))
+    return Features(values, torch.from_numpy(labels), index)
 
 
 # They run in this order.

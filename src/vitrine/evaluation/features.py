@@ -76,19 +76,26 @@ class FeatureSplit:
 
 
 def extract_features(
-    compute_features: Callable[[Tensor], Tensor], batches: Iterable[Batch], device: torch.device | str = "cpu"
+    compute_features: Callable[[Tensor], Tensor],
+    batches: Iterable[Batch],
+    device: torch.device | str = "cpu",
+    *,
+    is_part: bool = False,
 ) -> Features:
-    """Collect the features of all batches on the CPU; `compute_features` maps raw images on the device to (B, D)."""
+    """Collect the features of all batches on the CPU; `compute_features` maps raw images on the device to (B, D).
+
+    `is_part` says that other ranks have the rest of the images, so that there may be none here.
+    """
     values, labels, index = list[Tensor](), list[Tensor](), list[Tensor]()
     for batch in batches:
         with torch.no_grad():  # not inference_mode: a sharded model would keep its tensors for the next training step
-            rows = compute_features(batch.image.to(device, non_blocking=True))
+            rows = compute_features(batch.filled().to(device).image)[: len(batch)]
         if rows.ndim != 2 or len(rows) != len(batch):
             raise ValueError(f"compute_features gave {tuple(rows.shape)} for {len(batch)} images; expected ({len(batch)}, D).")
         values.append(rows.float().cpu())
         labels.append(batch.target.cpu())
         index.append(batch.index)
-    if sum(map(len, index)) == 0:
+    if not index or (sum(map(len, index)) == 0 and not is_part):
         raise ValueError("There are no images to extract features from: check the data and its split.")
     return Features(values=torch.cat(values), labels=torch.cat(labels), index=torch.cat(index))
 

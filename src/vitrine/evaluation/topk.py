@@ -62,7 +62,7 @@ class Classification:
 @torch.no_grad()  # not inference_mode: a sharded model would keep its tensors for the next training step
 def predict_batch(compute_logits: ComputeLogits, batch: Batch, top: int = TOP) -> TopK:
     """Return the top-k predictions of a batch that is already on the model's device."""
-    logits = compute_logits(batch.image).float()  # (B, K)
+    logits = compute_logits(batch.filled().image)[: len(batch)].float()  # (B, K)
     best = logits.topk(min(top, logits.shape[1]), dim=1)
     hits = match_labels(best.indices, batch.target)
     probabilities = (best.values - logits.logsumexp(dim=1, keepdim=True)).exp()
