@@ -33,6 +33,7 @@ from vitrine.objectives.config import MaskedPatchesConfig, SupervisedConfig
 from vitrine.objectives.masked_patches import MaskedPatches
 from vitrine.objectives.objective import LossOutput
 from vitrine.objectives.supervised import Supervised
+from vitrine.training import parallel
 from vitrine.training.config import MachineConfig, OptimConfig, Sharding
 from vitrine.training.ema import WeightEma
 from vitrine.training.loop import MetricAverager, Metrics, accumulate_gradients, fit
@@ -71,6 +72,7 @@ class Case:
     factor: float | None = 0.9
     precision: Any = "float32"
     is_masked: bool = False
+    is_compiled: bool = False
 
 
 CURVES = {
@@ -83,6 +85,37 @@ SHORT = {
     "frozen": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=1)),
     "head alone": Case(sharding="fsdp", optim=replace(QUICK, frozen_blocks=-1)),
     "sgd": Case(sharding="fsdp", optim=OptimConfig(kind="sgd", learning_rate=0.1, max_grad_norm=0.1), factor=None),
+}
+# Every way to pool and every head, with each objective that takes it. DDP waits for parameters that get no gradient.
+HEADS: dict[str, dict[str, Any]] = {
+    "class": {},
+    "mean": {"pool": "mean"},
+    "mean, then norm": {"pool": "mean", "norm_after_pool": True},
+    "map": {"pool": "map"},
+    "first": {"pool": "first"},
+    "hidden": {"hidden_head": True},
+    "map, hidden": {"pool": "map", "hidden_head": True},
+    "mean, hidden, registers": {"pool": "mean", "hidden_head": True, "num_registers": 2},
+    "distilled": {"distillation_token": True},
+    "readout": {"readout_layers": (0, 1), "readout": "both"},
+}
+POOLED = {
+    f"{name}, {'masked' if is_masked else 'labels'}": Case(changes=changes, optim=QUICK, is_masked=is_masked)
+    for name, changes in HEADS.items()
+    for is_masked in (False, True)
+    if not (is_masked and name in ("distilled", "readout"))  # these are ways to read logits
+}
+HALF_PRECISION = {
+    f"{sharding} {precision}": Case(sharding=sharding, precision=precision)
+    for sharding in ("ddp", "fsdp")
+    for precision in ("bfloat16", "float16")
+}
+COMPILED = {
+    f"compiled {sharding}, {'masked' if is_masked else 'labels'}": Case(
+        sharding=sharding, optim=QUICK, is_masked=is_masked, is_compiled=True
+    )
+    for sharding in ("ddp", "fsdp")
+    for is_masked in (False, True)
 }
 FIRST_STEPS = {
     f"{sharding}, {parts} parts, {'masked' if is_masked else 'mixup'}": Case(
@@ -120,10 +153,16 @@ class Running:
         if is_double:
             self.objective.double()
         freeze(self.objective, case.optim)
-        machine = MachineConfig(sharding=case.sharding, accumulation_steps=case.accumulation_steps, precision=case.precision)
+        machine = MachineConfig(
+            sharding=case.sharding,
+            accumulation_steps=case.accumulation_steps,
+            precision=case.precision,
+            compile=case.is_compiled,
+        )
         self.parallel = Parallel(self.objective, machine, runtime)
         average = None if case.factor is None else WeightEma(self.objective, case.factor)
-        self.state = TrainState(self.objective, build_optimizer(self.objective, case.optim), average)
+        optimizer, scaler = build_optimizer(self.objective, case.optim), self.parallel.build_scaler()
+        self.state = TrainState(self.objective, optimizer, average, scaler)
         self.runtime, self.case = runtime, case
         self.records: list[Metrics] = []
 
@@ -133,6 +172,7 @@ class Running:
             TrainTransform(AugmentConfig(crop="pad", padding=1), self.preprocessing),
             LoaderConfig(batch_size=BATCH_SIZE, num_workers=0),
             seed=3,
+            draw=self.objective.build_draw(),
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
         )
@@ -207,7 +247,7 @@ def run_first_step(runtime: Runtime, case: Case) -> dict[str, Any]:
     batch = replace(batch, image=batch.image.double() / 255)
     metrics = MetricAverager(runtime)
     running.objective.train()
-    accumulate_gradients(batch.split(case.accumulation_steps), running.parallel, metrics, (0, 0, runtime.rank))
+    accumulate_gradients(batch.split(case.accumulation_steps), running.parallel, running.state, metrics, (0, 0, runtime.rank))
     gradients = {name: parameter.grad for name, parameter in running.objective.named_parameters() if parameter.grad is not None}
     whole = {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in gradients.items()}
     return {"loss": metrics.read()["loss"], **{name: grad.flatten().tolist() for name, grad in whole.items()}}
@@ -221,9 +261,10 @@ def run_halves(runtime: Runtime, case: Case, out: Path) -> dict[str, Any]:
     """Compare an uninterrupted run with one that is saved halfway and restored into new objects."""
     whole = Running(runtime, case)
     whole.train(HALF)
-    save(runtime, out / f"{case.sharding} half", *whole.gather())
+    name = f"{case.sharding} {'' if case.precision == 'float32' else case.precision + ' '}half"
+    save(runtime, out / name, *whole.gather())
     losses, expected = whole.train(BEYOND), whole.gather()
-    saved = load(runtime, out / f"{case.sharding} half")
+    saved = load(runtime, out / name)
     again = Running(runtime, case)
     again.restore(HALF, *saved)
     restored = again.gather()
@@ -308,9 +349,15 @@ def main(out: Path) -> None:
             note(f"{case.sharding} halves", run_halves, case, out)
             note(f"{case.sharding} from one", run_from_one, case, out)
             note(f"{case.sharding} evaluated", run_evaluated, case)
+        for name, case in HALF_PRECISION.items():
+            note(name, run_curve, case)
+            note(f"{name} halves", run_halves, case, out)
         for bad_rank in (0, 1):
             note(f"poisoned {bad_rank}", run_poisoned, ddp, bad_rank)
-        for name, case in SHORT.items():
+        for name, case in (SHORT | POOLED).items():
+            note(name, run_short, case)
+        parallel.COMPILER = "aot_eager"  # as fast to start as plain torch, and it takes or refuses the same graphs
+        for name, case in COMPILED.items():
             note(name, run_short, case)
         for name, case in FIRST_STEPS.items():
             note(name, run_first_step, case)

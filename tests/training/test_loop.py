@@ -47,9 +47,10 @@ def draw_batch(step: int, num_images: int = 8) -> Batch:
     return Batch(images, labels, torch.arange(num_images), step)
 
 
-def draw_batches(start: int = 0, num_images: int = 8) -> Iterator[Batch]:
+def draw_batches(start: int = 0, num_images: int = 8, objective: Objective | None = None) -> Iterator[Batch]:
     while True:
-        yield draw_batch(start, num_images)
+        batch = draw_batch(start, num_images)
+        yield batch if objective is None else objective.add_draws(batch)
         start += 1
 
 
@@ -75,7 +76,7 @@ def run(
     callback = Recorder() if callback is None else callback
     fit(
         state,
-        draw_batches(state.step, num_images),
+        draw_batches(state.step, num_images, state.objective),
         total_steps=total_steps,
         optim=optim,
         parallel=Parallel(state.objective, machine, runtime),
@@ -108,7 +109,9 @@ class PlainLoop:
         self.model = build_network().train()
         kernels = {module.weight for module in self.model.modules() if isinstance(module, nn.Linear)}
         rest = [parameter for parameter in self.model.parameters() if parameter not in kernels]
-        self.optimizer = torch.optim.AdamW([{"params": rest, "weight_decay": 0.0}, {"params": list(kernels)}], weight_decay=0.1)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": rest, "weight_decay": 0.0}, {"params": list(kernels)}], weight_decay=0.1, fused=True
+        )
         self.average = copy_weights(self.model)
         self.losses: list[float] = []
         self.norms: list[float] = []

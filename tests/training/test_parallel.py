@@ -16,10 +16,13 @@ from torch import nn
 from tests.training import parallel_worker as worker
 from tests.training.parallel_worker import (
     BEYOND,
+    COMPILED,
     CURVES,
     FIRST_STEPS,
     HALF,
+    HALF_PRECISION,
     NUM_STEPS,
+    POOLED,
     SHORT,
     Case,
     Running,
@@ -28,10 +31,11 @@ from tests.training.parallel_worker import (
     save,
 )
 from vitrine.core.console import VitrineWarning
+from vitrine.core.precision import choose_dtype
 from vitrine.core.runtime import Runtime
 from vitrine.models.registry import build_meta_model, resolve_config
 from vitrine.training.config import MachineConfig
-from vitrine.training.parallel import Parallel, choose_dtype, list_blocks
+from vitrine.training.parallel import Parallel, list_blocks
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 1800  # until what hangs is ended; no limit on speed
@@ -134,9 +138,30 @@ def test_every_network_and_setting_can_be_sharded(name: str, both: Both) -> None
     assert both.find(name) == pytest.approx(worker.run_short(ALONE, SHORT[name]), rel=1e-5)
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
-def test_two_processes_resume_bit_for_bit(sharding: str, both: Both) -> None:
-    found = both.find(f"{sharding} halves")
+@pytest.mark.parametrize("name", POOLED)
+def test_every_pool_and_head_can_be_replicated(name: str, both: Both) -> None:
+    """DDP waits at the second step for a parameter that had no gradient in the first."""
+    assert both.find(name) == pytest.approx(worker.run_short(ALONE, POOLED[name]), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_steps_are_those_of_one_plain_process(name: str, both: Both) -> None:
+    case = replace(COMPILED[name], sharding="ddp", is_compiled=False)
+    assert both.find(name) == pytest.approx(worker.run_short(ALONE, case), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", HALF_PRECISION)
+def test_half_precision_has_nearly_the_loss_curve_of_float32(name: str, both: Both) -> None:
+    found = both.find(name)
+    assert pick(found, "loss") == pytest.approx(pick(both.alone, "loss"), rel=0.02)  # bfloat16 has 8 bits
+    assert pick(found, "loss") != pytest.approx(pick(both.alone, "loss"), rel=1e-6)
+    assert all(record.get("skipped_steps", 0.0) == 0.0 for record in found)
+    assert ("skipped_steps" in found[0]) == (name.split()[1] == "float16")
+
+
+@pytest.mark.parametrize("name", [*SHARDINGS, *HALF_PRECISION])
+def test_two_processes_resume_bit_for_bit(name: str, both: Both) -> None:
+    found = both.find(f"{name} halves")
     assert found["is restored"]
     assert found["is equal"]
     assert found["losses again"] == found["losses"]
@@ -198,20 +223,7 @@ def test_sharded_blocks_are_those_that_the_model_runs(name: str, num_blocks: int
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
-)
-def test_precision_on_a_cpu(precision: Any, dtype: torch.dtype) -> None:
-    assert choose_dtype(precision, torch.device("cpu")) == dtype
-
-
-@pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_auto_is_bfloat16_where_a_gpu_has_it(has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
-    assert choose_dtype("auto", torch.device("cuda")) == (torch.bfloat16 if has_bfloat16 else torch.float32)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_evaluation_uses_the_precision_of_the_run(precision: Any) -> None:
     running = Running(ALONE, Case(precision=precision))
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)

@@ -147,7 +147,7 @@ def test_optimizer_and_average_refer_to_the_trained_parameters() -> None:
     trained = {id(parameter) for parameter in again.objective.parameters()}
     assert {id(each) for group in again.state.optimizer.param_groups for each in group["params"]} == trained
     assert set(map(id, again.state.optimizer.state)) == trained
-    assert again.state.average.module is again.objective
+    assert {id(each) for each in again.state.average.parameters.values()} == trained
 
 
 class WithOwnHead(Supervised):

@@ -6,11 +6,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from vitrine.core.console import join_names, name_setting
 from vitrine.core.files import write_json
-from vitrine.core.runtime import Runtime, start_runtime
+from vitrine.core.runtime import Runtime, explain_out_of_memory, start_runtime
 from vitrine.data.augment.transforms import TrainTransform
 from vitrine.data.batch import Batch
 from vitrine.data.fingerprint import DataFingerprint
@@ -36,12 +34,22 @@ from vitrine.run.build import (
     build_initial_model,
     build_objective,
     check_memory,
+    check_mps,
+    explain_evaluation_memory,
     open_run_data,
     rebuild,
     set_fitted_head,
 )
 from vitrine.run.callbacks import Callbacks, RunLogger, StopRequest, open_logger, stop_on_signals
-from vitrine.run.folder import CheckpointWriter, ResumePoint, RunFolder, RunProgress, RunSummary, load_resume_point
+from vitrine.run.folder import (
+    ROUNDING,
+    CheckpointWriter,
+    ResumePoint,
+    RunFolder,
+    RunProgress,
+    RunSummary,
+    load_resume_point,
+)
 from vitrine.run.report import write_run_report
 from vitrine.training.ema import WeightEma
 from vitrine.training.loop import Metrics, fit
@@ -121,18 +129,22 @@ class Run:
         self.total_steps = self.fingerprint.total_steps
         resume_point = find_resume_point(folder, runtime)
         if resume_point is None:
-            self.progress, self.start = RunProgress(), begin(recipe, self.data, runtime, checkpoint)
+            self.progress, self.start = RunProgress(rounding=ROUNDING), begin(recipe, self.data, runtime, checkpoint)
         else:
             loaded, is_checkpointing = resume_point.checkpoint, recipe.machine.gradient_checkpointing
             check_classes(loaded, self.data, resume_point.path)
-            self.progress = resume_point.progress
+            self.progress = resume_point.take_up_progress()
             self.start = replace(loaded, model=rebuild(loaded.model, gradient_checkpointing=is_checkpointing))
         check_memory(self.start.model.config, recipe, runtime)
+        check_mps(self.start.model.config, recipe, runtime)
         objective = build_objective(recipe, self.start)
         freeze(objective, recipe.optim)
-        self.parallel = Parallel(objective, recipe.machine, runtime)
+        sharding = f"a smaller model, or several processes with {name_setting('machine.sharding', 'fsdp')}"
+        with explain_out_of_memory("The model", runtime.device, f"use {sharding}"):
+            self.parallel = Parallel(objective, recipe.machine, runtime)
         average = None if recipe.polyak_factor is None else WeightEma(objective, recipe.polyak_factor)
-        self.state = TrainState(objective, build_optimizer(objective, recipe.optim), average, self.progress.step)
+        optimizer, scaler = build_optimizer(objective, recipe.optim), self.parallel.build_scaler()
+        self.state = TrainState(objective, optimizer, average, scaler, self.progress.step)
         if resume_point is not None:
             restore(self.state, dict(resume_point.checkpoint.model.state_dict()), resume_point.training)
         self.evaluator = RunEvaluator(recipe, runtime, self.data, self.start.preprocessing, self.parallel)
@@ -146,6 +158,7 @@ class Run:
             seed=recipe.seed,
             bad_images=recipe.data.bad_images,
             num_views=OBJECTIVES[recipe.objective].num_views,
+            draw=objective.build_draw(),
             rank=runtime.rank,
             world_size=runtime.world_size,
             pin_memory=runtime.device.type == "cuda",
@@ -208,8 +221,13 @@ class Run:
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
         """Turn a loss that is not finite and a lack of memory into errors that say what to do."""
+        accumulation = name_setting("machine.accumulation_steps", 2 * self.recipe.machine.accumulation_steps)
+        checkpointing = name_setting("machine.gradient_checkpointing", True)
+        advice = f"raise {accumulation}, set {checkpointing}, or use more processes (torchrun)"
+        batch = f"A training step of {self.recipe.loader.batch_size} images"
         try:
-            yield
+            with explain_out_of_memory(batch, self.runtime.device, advice):
+                yield
         except FloatingPointError as error:
             last = next(self.folder.list_checkpoints(), None)
             saved = "no checkpoint was saved before" if last is None else f"the last good checkpoint is {last}"
@@ -224,12 +242,7 @@ class Run:
                     f"A step of the optimizer exceeds the range of float32: lower optim.learning_rate="
                     f"{self.recipe.optim.learning_rate:g} or optim.weight_decay={self.recipe.optim.weight_decay:g}."
                 ) from None
-            if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
-                raise
-            raise ValueError(
-                f"A batch of {self.recipe.loader.batch_size} does not fit into the memory of {self.runtime.device}: set "
-                "machine.accumulation_steps=8 or machine.gradient_checkpointing=True, or use more processes (torchrun)."
-            ) from None
+            raise
 
     def finish(self) -> Classification | None:
         """Take the final weights, with patience the best ones, test them once and save them."""
@@ -304,7 +317,8 @@ class RunEvaluator:
         """Return the score that chooses the best weights, higher is better, and all metrics on the validation images."""
         assert self.data.val is not None
         setup = self.build_setup(state, self.data.val, self.data.val_name)
-        measured = {name: evaluator.measure(setup) for name, evaluator in self.evaluators.items()}
+        with explain_evaluation_memory(self.recipe, self.runtime.device):
+            measured = {name: evaluator.measure(setup) for name, evaluator in self.evaluators.items()}
         score = next(iter(measured[choose_selector(self.spec, self.recipe.evaluation)].values()))
         return score, {name: value for metrics in measured.values() for name, value in metrics.items()}
 
@@ -317,14 +331,15 @@ class RunEvaluator:
 
     def evaluate_final(self, state: TrainState, source: Source, split: str) -> tuple[Classification, TopK]:
         """Return top-1, top-5 and loss of the final weights, once at the end of a run, and all predictions."""
-        return classify_images(self.build_setup(state, source, split))
+        with explain_evaluation_memory(self.recipe, self.runtime.device):
+            return classify_images(self.build_setup(state, source, split))
 
     def build_setup(self, state: TrainState, source: Source, split: str) -> EvaluationSetup:
         """Build what evaluators get: the objective, the images and how to read them."""
 
-        def read(source: Source, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        def read(source: Source) -> Iterator[Batch]:
             """Read the images that this rank evaluates, with their progress."""
-            loader = build_evaluation_loader(source, self.preprocessing, self.recipe, rank=rank, world_size=world_size)
+            loader = build_evaluation_loader(source, self.preprocessing, self.recipe, self.runtime)
             return self.track(loader.read_epoch(), loader.steps_per_epoch, f"evaluating on {split}")
 
         return EvaluationSetup(
@@ -335,8 +350,7 @@ class RunEvaluator:
             train=self.data.train,
             source=source,
             split=split,
-            read=partial(read, rank=self.runtime.rank, world_size=self.runtime.world_size),
-            read_all=read,
+            read=read,
             evaluating=partial(self.evaluating, state),
         )
 
@@ -355,7 +369,7 @@ def begin(recipe: Recipe, data: RunData, runtime: Runtime, checkpoint: Checkpoin
     class_names = data.class_names if OBJECTIVES[recipe.objective].needs_labels else ()
     start = build_initial_model(recipe, class_names, checkpoint)
     if recipe.head_init != "zero":
-        set_fitted_head(start, data.train, recipe, runtime.device)
+        set_fitted_head(start, data.train, recipe, runtime)
     return start
 
 

@@ -12,19 +12,16 @@ class WeightEma:
 
     def __init__(self, module: nn.Module, factor: float) -> None:
         """`factor` is the fraction of the average that each step keeps: 0.9999 in the paper's results on ImageNet."""
-        self.module = module
         self.factor = factor
-        self.values: dict[str, Tensor] = {name: value.detach().clone() for name, value in self.list_parameters().items()}
-
-    def list_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the averaged parameters by name: those that are not frozen."""
-        return {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        self.parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        """The averaged parameters by name: those that are not frozen."""
+        self.values: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the weights; call it once after each optimizer step."""
-        for name, parameter in self.list_parameters().items():
-            self.values[name].lerp_(parameter, 1.0 - self.factor)
+        averages, weights = list(self.values.values()), list[Tensor](self.parameters.values())
+        torch._foreach_lerp_(averages, weights, 1.0 - self.factor)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
@@ -38,7 +35,7 @@ class WeightEma:
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange parameters and averages by value, so that sharded and compiled modules see the change too."""
-        for name, parameter in self.list_parameters().items():
+        for name, parameter in self.parameters.items():
             average = self.values[name].clone()
             self.values[name].copy_(parameter)
             parameter.copy_(average)

@@ -19,6 +19,7 @@ from vitrine.training.state import TrainState
 Metrics = dict[str, float]
 
 NEVER = 2**62  # a step that no run reaches
+MAX_SKIPPED = 50  # steps in a row; fewer bring the scale of the loss from 2**16 below any that could help
 
 
 class MetricAverager:
@@ -30,15 +31,28 @@ class MetricAverager:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.sums: dict[str, Tensor] = {}
-        self.weights: dict[str, float] = {}
+        self.weights: dict[str, float | Tensor] = {}
         self.first_bad_step = torch.full((), NEVER, dtype=torch.int64, device=runtime.device)
+        self.num_skipped = torch.zeros((), dtype=torch.int64, device=runtime.device)
+        """Steps in a row that float16 has skipped."""
 
-    def add(self, values: dict[str, Tensor], weight: float = 1.0) -> None:
+    def add(self, values: dict[str, Tensor], weight: float | Tensor = 1.0) -> None:
         """Add the metrics of a step, or of a part of it that counts by `weight`."""
         for name, value in values.items():
             value = at_least_float32(value.detach()) * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value
             self.weights[name] = self.weights.get(name, 0.0) + weight
+
+    def add_scaled(self, norm: Tensor, step: int) -> None:
+        """Add the gradient norm of a step in float16, where a step that overflows is skipped and counted.
+
+        That mends itself, because each such step halves the scale of the loss; many in a row mean that it does not.
+        """
+        is_finite = torch.isfinite(norm)
+        self.add({"grad_norm": torch.where(is_finite, norm, 0.0)}, is_finite.float())
+        self.add({"skipped_steps": (~is_finite).float()})
+        self.num_skipped = torch.where(is_finite, 0, self.num_skipped + 1)
+        self.check_finite(torch.where(self.num_skipped < MAX_SKIPPED, 0.0, torch.inf), step)
 
     def check_finite(self, number: Tensor, step: int) -> None:
         """Remember the step if it is the first whose loss or gradient norm is not finite; `read` raises the error."""
@@ -54,7 +68,9 @@ class MetricAverager:
         if not names:
             return {}
         sums = self.runtime.sum(torch.stack([self.sums[name] for name in names])).tolist()
-        means = {name: total / (self.weights[name] * self.runtime.world_size) for name, total in zip(names, sums, strict=True)}
+        weights = [float(self.weights[name]) * self.runtime.world_size for name in names]
+        # Nothing has a weight of 0 but the gradient norm, if every step was skipped.
+        means = {name: total / weight for name, total, weight in zip(names, sums, weights, strict=True) if weight}
         self.sums, self.weights = {}, {}
         for name, mean in means.items():
             if not math.isfinite(mean):
@@ -89,11 +105,16 @@ def fit(
         batch = next(batches).to(runtime.device)
         lr = compute_lr(optim, state.step, total_steps)
         set_lr(state.optimizer, lr)
-        accumulate_gradients(batch.split(accumulation_steps), parallel, metrics, (seed, state.step, runtime.rank))
+        accumulate_gradients(batch.split(accumulation_steps), parallel, state, metrics, (seed, state.step, runtime.rank))
+        state.scaler.unscale_(state.optimizer)
         norm = clip_gradients(state.objective, optim.max_grad_norm)
-        metrics.add({"grad_norm": norm})
-        metrics.check_finite(norm, state.step + 1)
-        state.optimizer.step()
+        if state.scaler.is_enabled():
+            metrics.add_scaled(norm, state.step + 1)
+        else:
+            metrics.add({"grad_norm": norm})
+            metrics.check_finite(norm, state.step + 1)
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
         state.optimizer.zero_grad(set_to_none=True)
         if state.average is not None:
             state.average.update()
@@ -102,7 +123,9 @@ def fit(
             callback.after_step(state, metrics, lr)
 
 
-def accumulate_gradients(parts: list[Batch], parallel: Parallel, metrics: MetricAverager, keys: tuple[int, int, int]) -> None:
+def accumulate_gradients(
+    parts: list[Batch], parallel: Parallel, state: TrainState, metrics: MetricAverager, keys: tuple[int, int, int]
+) -> None:
     """Add up the gradient of the mean loss over all parts of a batch; `keys` are seed, step and rank."""
     num_images = sum(map(len, parts))
     losses = []
@@ -112,7 +135,7 @@ def accumulate_gradients(parts: list[Batch], parallel: Parallel, metrics: Metric
         with parallel.synchronised(is_last=number == len(parts) - 1):
             output = parallel(part)
             fraction = len(part) / num_images
-            (output.loss * fraction).backward()
+            state.scaler.scale(output.loss * fraction).backward()
         losses.append(output.loss.detach() * fraction)
         metrics.add({"loss": output.loss, **output.metrics}, fraction)
     metrics.check_finite(torch.stack(losses).sum(), keys[1] + 1)  # steps count from 1 in messages and logs

@@ -4,19 +4,24 @@ DDP and FSDP2 are used only here. The model is changed in place and its paramete
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrine.core.console import warn_user
+from vitrine.core.precision import choose_dtype, computing_in
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
 from vitrine.objectives.objective import LossOutput, Objective
-from vitrine.training.config import MachineConfig, Precision
+from vitrine.training.config import MachineConfig
+
+COMPILER = "inductor"  # backend of torch.compile
+INITIAL_SCALE = 2.0**16  # of the loss in float16; torch's default. It is halved when a gradient overflows
 
 
 class Parallel:
@@ -29,32 +34,35 @@ class Parallel:
         self.dtype = choose_dtype(machine.precision, runtime.device)
         self.call: nn.Module = objective
         if machine.compile:
-            objective.encoder.compile()
+            compile_objective(objective, is_sharded=runtime.world_size > 1 and machine.sharding == "fsdp")
         if runtime.world_size == 1 and machine.sharding != "ddp":
             warn_user(f"machine.sharding={machine.sharding!r} has no effect in a single process: start several with torchrun.")
         if runtime.world_size > 1 and machine.sharding == "fsdp":
-            shard(objective, runtime)  # moves each part by itself: the whole may not fit on the device
+            shard(objective, runtime, self.dtype)  # moves each part by itself: the whole may not fit on the device
             return
         objective.to(runtime.device)
         if runtime.world_size > 1:
-            self.call = DistributedDataParallel(objective, broadcast_buffers=False)  # buffers never change
+            # Buffers never change. Gradients are views of the buckets that are sent, which saves a copy of all of them.
+            self.call = DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        with self.autocast():
+        with self.computing():
             return self.call(batch)
 
-    def autocast(self) -> AbstractContextManager[object]:
+    def computing(self) -> AbstractContextManager[None]:
         """Return a context in which products and convolutions are computed in the run's precision."""
-        if self.dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.runtime.device.type, self.dtype)
+        return computing_in(self.dtype, self.runtime.device)
+
+    def build_scaler(self) -> GradScaler:
+        """Build what scales the loss in float16, whose gradients would underflow; in other precisions it does nothing."""
+        return GradScaler(self.runtime.device.type, INITIAL_SCALE, enabled=self.dtype == torch.float16)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch the objective to evaluation mode in the run's precision; back to training mode on exit."""
         self.objective.eval()
         try:
-            with self.autocast():
+            with self.computing():
                 yield
         finally:
             self.objective.train()
@@ -73,14 +81,33 @@ class Parallel:
         yield
 
 
-def shard(objective: Objective, runtime: Runtime) -> None:
+def compile_objective(objective: Objective, is_sharded: bool) -> None:
+    """Compile what a training step computes, from the batch to the loss, as one graph; a sharded model block by block.
+
+    FSDP2 gathers parameters between the blocks, where a graph cannot go on. What a compiler cannot take is an error, since it
+    would fall back to plain torch without a word. The encoder is compiled too, because evaluation calls it by itself.
+    """
+    if is_sharded:
+        for block in list_blocks(objective.encoder):
+            block.compile(backend=COMPILER, fullgraph=True)
+        return
+    objective.encoder.compile(backend=COMPILER)
+    objective.compile(backend=COMPILER, fullgraph=True)
+
+
+def shard(objective: Objective, runtime: Runtime, dtype: torch.dtype) -> None:
     """Shard the blocks and the objective around them with FSDP2, but never the encoder itself.
 
-    So the encoder's parameters outside of its blocks belong to the objective, whose methods gather them.
+    So the encoder's parameters outside of its blocks belong to the objective, whose methods gather them. In half precision the
+    parameters of blocks are gathered in it: autocast alone would gather float32, and keep its copies until the backward pass.
+    Inputs stay float32, as under autocast, and so do the few parameters outside, or the residual stream would lose digits.
     """
     mesh = init_device_mesh(runtime.device.type, (runtime.world_size,))
+    policy = MixedPrecisionPolicy()
+    if dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in list_blocks(objective.encoder):
-        fully_shard(block, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(objective, mesh=mesh)
     for method in objective.forward_methods:
         register_fsdp_forward_method(objective, method)
@@ -94,11 +121,3 @@ def list_blocks(encoder: nn.Module) -> list[nn.Module]:
             for child in module:
                 blocks.extend(child if isinstance(child, nn.Sequential) else [child])
     return blocks
-
-
-def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """Return the dtype of a precision setting on a device; "auto" is bfloat16 on GPUs that have it, else float32."""
-    if precision == "auto":
-        has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if has_bfloat16 else torch.float32
-    return torch.bfloat16 if precision == "bfloat16" else torch.float32

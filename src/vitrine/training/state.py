@@ -9,14 +9,17 @@ What a checkpoint holds, with E for the encoder's tensors and O for the objectiv
 | training.safetensors | weights.NAME of O | weights | weights |
 | training.safetensors | average.NAME of O | averaged weights | not written |
 | training.safetensors | optimizer.PARAMETER/KEY | optimizer state, after the first step | the same |
+| training.safetensors | scaler.KEY | float16 only: scale of the loss, after the first step | the same |
 
 Gathering and restoring are torch.distributed.checkpoint's; all ranks take part, and rank 0 has the gathered result.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -32,7 +35,7 @@ from vitrine.training.ema import WeightEma
 Tensors = dict[str, Tensor]
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-WEIGHTS, AVERAGE, OPTIMIZER = "weights.", "average.", "optimizer."
+WEIGHTS, AVERAGE, OPTIMIZER, SCALER = "weights.", "average.", "optimizer.", "scaler."
 KEY_SEPARATOR = "/"  # between a parameter's name, which contains dots, and the key of its optimizer state
 
 
@@ -43,6 +46,8 @@ class TrainState:
     objective: Objective
     optimizer: Optimizer
     average: WeightEma | None = None
+    scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
+    """Scales the loss in float16; it does nothing in other precisions."""
     step: int = 0
     """Number of finished steps."""
     is_stopped: bool = False
@@ -62,7 +67,7 @@ def gather_training(state: TrainState) -> Tensors:
     if has_average and any(not name.startswith(ENCODER) for name, _ in state.objective.named_parameters()):
         averaged = gather_averaged(state)
         tensors |= {f"{AVERAGE}{name}": tensor for name, tensor in averaged.items() if not name.startswith(ENCODER)}
-    return tensors | gather_optimizer(state)
+    return tensors | gather_optimizer(state) | gather_scaler(state)
 
 
 def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
@@ -74,6 +79,7 @@ def restore(state: TrainState, model: Tensors, training: Tensors) -> None:
         state.average = WeightEma(state.objective, state.average.factor)
     scatter_weights(state.objective, {**encoder, **weights})
     restore_optimizer(state, training)
+    restore_scaler(state, training)
 
 
 def select_own_weights(training: Tensors) -> Tensors:
@@ -130,3 +136,17 @@ def restore_optimizer(state: TrainState, training: Tensors) -> None:
     content: dict[str, Any] = get_optimizer_state_dict(state.objective, state.optimizer)
     content["state"] = restored
     set_optimizer_state_dict(state.objective, state.optimizer, content, options=WHOLE)
+
+
+def gather_scaler(state: TrainState) -> Tensors:
+    """Return the scale of the loss and its growth in float16, as float64, which holds its counts too; else nothing."""
+    numbers = state.scaler.state_dict().items()
+    return {f"{SCALER}{key.strip('_')}": torch.tensor(number, dtype=torch.float64) for key, number in numbers}
+
+
+def restore_scaler(state: TrainState, training: Tensors) -> None:
+    """Restore the scale of the loss; a run that begins to compute in float16 here starts with a new one."""
+    restored = select(training, SCALER)
+    content = state.scaler.state_dict()
+    if restored:
+        state.scaler.load_state_dict({key: type(value)(restored[key.strip("_")]) for key, value in content.items()})
