@@ -45,14 +45,22 @@ class Batch:
         return replace(self, image=image, target=target, index=index, views=tuple(views))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Copy images, views and targets to a device without waiting for the copy; `index` stays on the CPU."""
-        image, target, *views = (tensor.to(device, non_blocking=True) for tensor in (self.image, self.target, *self.views))
+        """Copy images, views and targets to a device, without waiting if they are pinned; `index` stays on the CPU."""
+        image, target, *views = (copy_to_device(tensor, device) for tensor in (self.image, self.target, *self.views))
         return replace(self, image=image, target=target, views=tuple(views))
 
     def pin_memory(self) -> "Batch":
         """Copy the tensors to pinned memory; called by torch's DataLoader."""
         image, target, *views = (tensor.pin_memory() for tensor in (self.image, self.target, *self.views))
         return replace(self, image=image, target=target, views=tuple(views))
+
+
+def copy_to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a tensor to a device, without waiting for the copy if the tensor is in pinned memory.
+
+    Copies from other memory must be waited for: the device, e.g. Apple's, may read it only after it is reused.
+    """
+    return tensor.to(device, non_blocking=tensor.is_pinned())
 
 
 def match_labels(classes: Tensor, targets: Target) -> Tensor:
