@@ -4,6 +4,7 @@ A break replaces one function of the package inside the process of the fake devi
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -37,6 +38,7 @@ from vitrine.objectives.objective import Objective
 from vitrine.training import loop, state
 from vitrine.training.ema import WeightEma
 from vitrine.training.loop import MetricAverager
+from vitrine.training.parallel import Parallel
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def add_identity_on_cpu(right: Callable[..., Tensor]) -> Callable[..., Any]:
 ADDED_POSITIONS = ("class token", "two-dimensional", "sin-cos", "positions in every layer")
 SUPERVISED = (
     *("softmax", "label smoothing", "sigmoid", "several labels", "mixup", "cutmix", "dropout"),
-    *("sgd", "no clipping", "layer decay", "accumulation", "saving"),
+    *("sgd", "no clipping", "layer decay", "accumulation", "bfloat16", "saving"),
 )
 MASKED = ("masked mean-colour", "masked small-colours", "masked pixels")
 
@@ -236,6 +238,9 @@ BREAKS: dict[str, dict[str, Break]] = {
         "partners in float64": Break(mixup, "select_partners", in_double, "float64", ("mixup", "cutmix")),
         "colours on the CPU": Break(ColourTarget, "compute", on_cpu, "mix", MASKED[:2]),
         "pixels in float64": Break(PixelTarget, "compute", in_double, "float64", MASKED[2:]),
+        "float32 in place of bfloat16": Break(
+            Parallel, "autocast", lambda right: lambda parallel: nullcontext(), "result", ("bfloat16",)
+        ),
         "weights saved on the device": Break(
             state, "gather_weights", lambda right: lambda objective: objective.state_dict(), "result", ("saving",)
         ),

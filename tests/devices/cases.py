@@ -46,7 +46,7 @@ from vitrine.objectives.supervised import Supervised
 from vitrine.recipe import Recipe
 from vitrine.run import run
 from vitrine.run.run import run_recipe
-from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig
+from vitrine.training.config import MachineConfig, OptimConfig, Precision, ReportConfig
 from vitrine.training.ema import WeightEma
 from vitrine.training.loop import MetricAverager, Metrics, fit
 from vitrine.training.metrics_log import read_records
@@ -128,12 +128,11 @@ def refer(device: FakeDevice, what: str, compute: Callable[[], Any]) -> Any:
     return REFERENCES[key]
 
 
-def compare(device: FakeDevice, what: str, actual: Any, expected: Any) -> None:
+def compare(device: FakeDevice, what: str, actual: Any, expected: Any, tolerance: float = 1e-4) -> None:
     """Record a fault if a result on the device differs from that on the CPU by more than rounding."""
     try:
-        torch.testing.assert_close(
-            to_cpu(actual), to_cpu(expected), rtol=1e-4, atol=1e-4, equal_nan=True
-        )  # other kernels are chosen
+        # Not the default tolerance: other kernels are chosen.
+        torch.testing.assert_close(to_cpu(actual), to_cpu(expected), rtol=tolerance, atol=tolerance, equal_nan=True)
     except (AssertionError, TypeError) as error:
         device.record("result", f"{what}: {error}")
 
@@ -231,9 +230,11 @@ class Reader:
             self.metrics.append(metrics.read())
 
 
-def build_state(objective: Objective, runtime: Runtime, optim: OptimConfig) -> tuple[TrainState, Parallel]:
+def build_state(
+    objective: Objective, runtime: Runtime, optim: OptimConfig, precision: Precision = "float32"
+) -> tuple[TrainState, Parallel]:
     freeze(objective, optim)
-    parallel = Parallel(objective, MachineConfig(precision="float32"), runtime)
+    parallel = Parallel(objective, MachineConfig(precision=precision), runtime)
     return TrainState(objective, build_optimizer(objective, optim), WeightEma(objective, 0.9)), parallel
 
 
@@ -243,10 +244,11 @@ def train(
     device: FakeDevice | None,
     batches: Iterable[Batch],
     accumulation_steps: int = 1,
+    precision: Precision = "float32",
 ) -> tuple[TrainState, list[Metrics]]:
     """Train for some steps on the fake device, or on the CPU, and return the metrics of each."""
     runtime, reader = Runtime(CPU if device is None else torch.device(NAME)), Reader(device)
-    state, parallel = build_state(objective, runtime, optim)
+    state, parallel = build_state(objective, runtime, optim, precision)
     with nullcontext() if device is None else device.without_waits():
         fit(
             state,
@@ -281,6 +283,17 @@ def run_training(
     )
     compare(device, "metrics", metrics, expected)
     compare(device, "averages", state.average.values, expected_state.average.values)
+
+
+def train_in_half_precision(device: FakeDevice) -> None:
+    """Train in bfloat16 on the device without a wait, and compare the losses with those in float32."""
+    optim = OptimConfig(learning_rate=0.01, eps=1e-3)
+    _, metrics = train(build_supervised(), optim, device, draw_batches(NUM_STEPS), precision="bfloat16")
+    _, expected = refer(device, "training", lambda: train(build_supervised(), optim, None, draw_batches(NUM_STEPS)))
+    losses, expected_losses = ([each["loss"] for each in steps] for steps in (metrics, expected))
+    compare(device, "losses", losses, expected_losses, tolerance=0.05)  # bfloat16 has 8 bits
+    if all(abs(loss - other) < 1e-5 for loss, other in zip(losses, expected_losses, strict=True)):
+        device.record("result", "losses in bfloat16 are those in float32")
 
 
 def train_without_pinned_memory(device: FakeDevice) -> None:
@@ -541,6 +554,7 @@ CASES: dict[str, dict[str, Case]] = {
             run_training, build_objective=build_supervised, optim=OptimConfig(layer_decay=0.5, frozen_blocks=1)
         ),
         "accumulation": partial(run_training, build_objective=build_supervised, accumulation_steps=2),
+        "bfloat16": train_in_half_precision,
         "memory not pinned": train_without_pinned_memory,
         "saving": save_and_restore,
     },

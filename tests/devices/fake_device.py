@@ -14,7 +14,8 @@ So results can be compared with those of the CPU. Recorded are, with the functio
 - `missing`: decompositions that Apple's devices do not have;
 - `wait`: the host waits for the device, to read a number or to copy; only inside `without_waits`.
 
-Not seen: what a kernel does, its speed, memory and precision; autocast; compiled models; several processes.
+Autocast is imitated: the usual products are lowered, norms and losses are not.
+Not seen: what a kernel does, its speed, memory and precision; compiled models; several processes.
 """
 
 import sys
@@ -29,6 +30,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitrine
@@ -114,6 +117,7 @@ class FakeDevice(TorchDispatchMode):
         try:
             FakeDevice.kernels = register_kernels()
             prefer_gpu_kernels()
+            torch.autocast = build_autocast  # pyright: ignore[reportAttributeAccessIssue]
             with FakeDevice():
                 torch.tensor([2.0], device=NAME, requires_grad=True).square().sum().backward()
         except (ImportError, AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
@@ -263,9 +267,48 @@ def prefer_gpu_kernels() -> None:
     foreach, optimizer = map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer"))
     for module in (foreach, optimizer):
         for function in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
-            getattr(module, function)  # an error where there is none
-            setattr(module, function, lambda: [NAME, "cuda"])
+            devices = [NAME, *getattr(module, function)()]
+            setattr(module, function, lambda devices=devices: devices)
     optimizer._foreach_supported_types.append(DeviceTensor)
+
+
+class DeviceAutocast(TorchFunctionMode):
+    """Autocast of the fake device: products in a lower precision, norms and losses in float32; None: switched off."""
+
+    entered: ClassVar[list["DeviceAutocast"]] = []
+    LOWER = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.bmm, Tensor.__matmul__, Tensor.matmul)
+    FLOAT32 = (F.layer_norm, F.group_norm, F.softmax, Tensor.softmax, F.cross_entropy, F.mse_loss, Tensor.logsumexp)
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __enter__(self) -> Self:
+        self.entered.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.entered.pop()
+        super().__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, dtype = kwargs or {}, None
+        if self.dtype is not None and self.entered[-1] is self:  # the innermost one decides
+            dtype = self.dtype if func in self.LOWER else torch.float32 if func in self.FLOAT32 else None
+        if dtype is None:
+            return func(*args, **kwargs)
+
+        def cast(tensor: Tensor) -> Tensor:
+            return tensor.to(dtype) if tensor.is_floating_point() and isinstance(tensor, DeviceTensor) else tensor
+
+        return func(*map_tensors(args, cast), **dict(zip(kwargs, map_tensors(kwargs.values(), cast), strict=True)))
+
+
+def build_autocast(device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, **options: Any) -> Any:
+    """Build autocast of the fake device, or torch's of any other, in place of `torch.autocast`."""
+    if device_type != NAME:
+        return torch.amp.autocast_mode.autocast(device_type, dtype, enabled, **options)
+    return DeviceAutocast((dtype or torch.bfloat16) if enabled else None)
 
 
 def list_tensors(items: Iterable[Any]) -> list[Tensor]:
