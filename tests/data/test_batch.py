@@ -58,6 +58,20 @@ def test_pin_memory_pins_images_views_and_targets(monkeypatch: pytest.MonkeyPatc
     assert len(pinned) == 4
 
 
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_only_copies_of_pinned_memory_are_not_waited_for(is_pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+
+    def copy(tensor: Tensor, device: str, non_blocking: bool) -> Tensor:
+        found.append(non_blocking)
+        return tensor
+
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: is_pinned)
+    monkeypatch.setattr(Tensor, "to", copy)
+    build_batch().to("cuda")
+    assert found == [is_pinned] * 4
+
+
 def test_batch_passes_through_a_dataloader_and_pickle() -> None:
     batch = build_batch()
     require_equal(pickle.loads(pickle.dumps(batch)), batch)

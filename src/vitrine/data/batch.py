@@ -49,11 +49,8 @@ class Batch:
         return replace(self.map(lambda tensor: tensor[start:end]), index=self.index[start:end])
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Copy the tensors to a device, without waiting if they are pinned; `index` stays on the CPU.
-
-        Other memory is waited for: it may be freed or overwritten before a device such as mps has read it.
-        """
-        return self.map(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
+        """Copy the tensors to a device, without waiting if they are pinned; `index` stays on the CPU."""
+        return self.map(lambda tensor: copy_to_device(tensor, device))
 
     def pin_memory(self) -> "Batch":
         """Copy the tensors to pinned memory; called by torch's DataLoader."""
@@ -73,6 +70,14 @@ class Batch:
         if len(self) > 0:
             return self
         return replace(self.map(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:])), index=self.index.new_zeros(1))
+
+
+def copy_to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a tensor to a device, without waiting for the copy if the tensor is in pinned memory.
+
+    Copies from other memory must be waited for: the device, e.g. Apple's, may read it only after it is reused.
+    """
+    return tensor.to(device, non_blocking=tensor.is_pinned())
 
 
 def match_labels(classes: Tensor, targets: Target) -> Tensor:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
@@ -107,14 +108,18 @@ def list_objective_metrics(setup: EvaluationSetup) -> MetricLabels:
 def measure_objective(setup: EvaluationSetup) -> Metrics:
     """Measure the objective's own metrics and loss, with the same random numbers (those of step 0) at every evaluation."""
     names = (*setup.objective.metric_names, "loss")
-    sums = torch.zeros(1 + len(names), dtype=torch.float64)
+    sizes, values = list[int](), list[Tensor]()
     with setup.evaluating(), torch.no_grad():
         for batch in setup.read(setup.source):
             filled = setup.objective.add_draws(replace(batch, step=0).filled())
             output = setup.objective(filled.to(setup.runtime.device))
             if len(batch) > 0:  # all ranks go through equally many batches, and the last may be empty on some
-                values = torch.stack([{**output.metrics, "loss": output.loss}[name] for name in names])
-                sums += len(batch) * torch.cat([torch.ones(1), values.float().cpu()]).double()
+                sizes.append(len(batch))
+                values.append(torch.stack([{**output.metrics, "loss": output.loss}[name] for name in names]).float())
+    sums = torch.zeros(1 + len(names), dtype=torch.float64)
+    rows = torch.stack(values).cpu() if values else []  # read once: each read makes the device wait
+    for size, row in zip(sizes, rows, strict=True):
+        sums += size * torch.cat([torch.ones(1), row]).double()
     num_images, *totals = setup.runtime.sum(sums).tolist()
     return {f"{setup.split}_{name}": total / num_images for name, total in zip(names, totals, strict=True)}
 

@@ -23,7 +23,7 @@ from vitrine.core.caches import cache_folder
 from vitrine.core.checksums import seal, unseal
 from vitrine.core.console import join_names, summarise_error, warn_user
 from vitrine.core.files import atomic_file, make_folder
-from vitrine.data.batch import Batch
+from vitrine.data.batch import Batch, copy_to_device
 from vitrine.data.config import BadImages
 from vitrine.data.scan import content_fingerprint, file_fingerprint
 from vitrine.data.source import Source
@@ -88,11 +88,12 @@ def extract_features(
     """
     values, labels, index = list[Tensor](), list[Tensor](), list[Tensor]()
     for batch in batches:
+        filled = batch.filled()
         with torch.no_grad():  # not inference_mode: a sharded model would keep its tensors for the next training step
-            rows = compute_features(batch.filled().to(device).image)[: len(batch)]
-        if rows.ndim != 2 or len(rows) != len(batch):
+            rows = compute_features(copy_to_device(filled.image, device))
+        if rows.ndim != 2 or len(rows) != len(filled):
             raise ValueError(f"compute_features gave {tuple(rows.shape)} for {len(batch)} images; expected ({len(batch)}, D).")
-        values.append(rows.float().cpu())
+        values.append(rows[: len(batch)].float().cpu())
         labels.append(batch.target.cpu())
         index.append(batch.index)
     if not index or (sum(map(len, index)) == 0 and not is_part):

@@ -91,8 +91,8 @@ def predict_batches(
 
 def join_topk(parts: Sequence[TopK]) -> TopK:
     """Join the predictions of batches on the CPU."""
-    columns = {field.name: [getattr(part, field.name).cpu() for part in parts] for field in fields(TopK)}
-    return TopK(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(TopK)}
+    return TopK(**{name: torch.cat(tensors).cpu() for name, tensors in columns.items()})  # the device is read once for each
 
 
 def count_hits(

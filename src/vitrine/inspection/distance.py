@@ -54,7 +54,8 @@ class DistanceMeter:
         distances = torch.einsum("bhqk,qk->bhq", patches, self.pixels.to(maps))
         weights = patches.sum(dim=-1)  # below 1 where other tokens are attended to
         among = (distances / weights.clamp(min=torch.finfo(weights.dtype).tiny)).mean(dim=-1)
-        self.sums[:, layer] += torch.stack([among, distances.mean(dim=-1)]).double().sum(dim=1).cpu()
+        means = torch.stack([among, distances.mean(dim=-1)])  # (2, B, H)
+        self.sums[:, layer] += means.cpu().double().sum(dim=1)  # some devices have no float64
         self.num_images += len(maps) if layer == 0 else 0
 
     def compute(self) -> Distances:

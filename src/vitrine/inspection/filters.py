@@ -35,7 +35,8 @@ def compute_filters(model: Model[Any], num_components: int = NUM_COMPONENTS) -> 
         name = "root.conv.weight" if isinstance(model.config, ResNetConfig) else "stem.root.conv.weight"
         kernels = model.get_parameter(name).detach().float()
         return Filters(kernels.permute(0, 2, 3, 1).cpu().numpy(), None)
-    kernel = model.get_parameter("patches.projection.weight").detach().double()  # (D, C * P * P)
+    # On the CPU: some devices, such as Apple's, have neither float64 nor this decomposition.
+    kernel = model.get_parameter("patches.projection.weight").detach().cpu().double()  # (D, C * P * P)
     _, lengths, components = torch.linalg.svd(kernel - kernel.mean(dim=0), full_matrices=False)
     variance = lengths.square() / lengths.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
     side = model.config.patch_size
@@ -43,4 +44,4 @@ def compute_filters(model: Model[Any], num_components: int = NUM_COMPONENTS) -> 
     # The sign of a component is arbitrary: make its largest value positive.
     sign = chosen.flatten(1).gather(1, chosen.flatten(1).abs().argmax(dim=1, keepdim=True)).sign()
     kernels = (chosen * sign[:, :, None, None]).float()
-    return Filters(kernels.permute(0, 2, 3, 1).cpu().numpy(), variance[:num_components].cpu().numpy())
+    return Filters(kernels.permute(0, 2, 3, 1).numpy(), variance[:num_components].numpy())

@@ -46,6 +46,8 @@ def encode_patches(model: Model[Any], images: Tensor) -> tuple[Tensor, Tensor]:
 
 def summarise_patches(features: Tensor, norms: Tensor) -> PatchFeatures:
     """Compute colours and outliers from the output of `encode_patches`, for all images together."""
+    # On the CPU: some devices, such as Apple's, have neither float64 nor this decomposition.
+    features, norms = features.cpu(), norms.cpu()
     values = features.flatten(0, 2).double()
     _, lengths, components = torch.linalg.svd(values - values.mean(dim=0), full_matrices=False)
     projected = (values - values.mean(dim=0)) @ components[:3].T  # (B * N, up to 3)
@@ -54,7 +56,7 @@ def summarise_patches(features: Tensor, norms: Tensor) -> PatchFeatures:
     colours = torch.nn.functional.pad(colours, (0, 3 - colours.shape[1]), value=0.5)  # if there are fewer than three
     variance = lengths.square() / lengths.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
     parts = (colours.float().unflatten(0, features.shape[:3]), variance[:3], norms, norms > OUTLIER_FACTOR * norms.median())
-    return PatchFeatures(*(each.cpu().numpy() for each in parts))
+    return PatchFeatures(*(each.numpy() for each in parts))
 
 
 def compute_patch_features(model: Model[Any], images: Tensor) -> PatchFeatures:

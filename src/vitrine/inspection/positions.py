@@ -45,15 +45,17 @@ def compute_similarities(model: Model[Any]) -> list[Similarities]:
 
 def compare_added(title: str, positions: AddedPositions, like: Tensor) -> Similarities:
     """Return the similarities of absolute positions; the table is computed with dtype and device of `like`."""
-    table = F.normalize(positions.compute_table(like).double(), dim=1)
+    # Compared on the CPU: some devices, such as Apple's, have no float64.
+    table = F.normalize(positions.compute_table(like).cpu().double(), dim=1)
     readout, patches = table.split([positions.num_rows, len(table) - positions.num_rows])
-    rows = (readout @ patches.T).unflatten(1, positions.grid).cpu().numpy() if positions.num_rows > 0 else None
+    rows = (readout @ patches.T).unflatten(1, positions.grid).numpy() if positions.num_rows > 0 else None
     between = (patches @ patches.T).reshape(*positions.grid, *positions.grid)
-    return Similarities(title, between.cpu().numpy(), rows)
+    return Similarities(title, between.numpy(), rows)
 
 
 def compare_offsets(title: str, positions: RelativePositions) -> Similarities:
     """Return the similarities of relative positions between patches, without the outermost, which are the class token's."""
     count = len(positions.offsets)
-    table = F.normalize(positions.offsets[positions.num_rows : count - positions.num_rows].double(), dim=1)
-    return Similarities(title, None, None, (table @ table.T).cpu().numpy())
+    between_patches = positions.offsets[positions.num_rows : count - positions.num_rows]
+    table = F.normalize(between_patches.cpu().double(), dim=1)
+    return Similarities(title, None, None, (table @ table.T).numpy())
