@@ -4,7 +4,8 @@
 
 OTHER is a commit, or `.` (default) for the working tree. Each side runs in a process of its own and builds the contestants of
 its own benchmarks/forward.py, train_step.py, fit.py and loader.py. One side computes while the other sleeps; they take turns in
-every round, in changing order. Above 1, OTHER is faster. About 10 minutes on two idle cores.
+every round, in changing order. Above 1, OTHER is faster. Both sides also get the contestants of this folder's own_step.py.
+`--only WORD` measures those whose titles contain the word. About 15 minutes on two idle cores.
 """
 
 import io
@@ -27,7 +28,9 @@ WARM_UP_CALLS, NUM_CALLS = 2, 3
 SERVE = "--serve"  # first argument of the two processes that compute
 
 
-def main(base: str, other: str = ".", /, rounds: int = 20, data: Path | None = None, json: Path | None = None) -> None:
+def main(
+    base: str, other: str = ".", /, rounds: int = 20, data: Path | None = None, json: Path | None = None, only: str = ""
+) -> None:
     """Measure both commits; exit status 1 if a median ratio is below 0.98."""
     from rich.console import Console
     from rich.progress import track
@@ -38,7 +41,8 @@ def main(base: str, other: str = ".", /, rounds: int = 20, data: Path | None = N
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         sides = {name: start_side(name, Path(folder) / str(index), data) for index, name in enumerate((base, other))}
-        for title in [*dict.fromkeys(ask(sides[base], "names").split("\t"))]:
+        titles = [title for title in dict.fromkeys(ask(sides[base], "names").split("\t")) if only in title]
+        for title in titles:
             for side in sides.values():
                 ask(side, f"warm\t{title}")
             seconds = []
@@ -120,10 +124,16 @@ def build_contestants(data: Path | None, folder: Path) -> Iterator[tuple[str, Ca
     import train_step
     from peers import OURS
 
+    sys.path.append(str(REPOSITORY / "benchmarks"))  # last: all but own_step.py is the side's own
+    import own_step
+
     torch.set_num_threads(2)
     for module in (forward, train_step):
         for setting in module.SETTINGS:
             yield setting.name, module.build_steps(setting, [])[OURS]
+    for setting in train_step.SETTINGS:
+        yield f"{setting.name}: {own_step.WHOLE}", own_step.build_whole_step(setting)
+        yield f"{setting.name}: {own_step.UPDATE}", own_step.build_update_step(setting)
     for batch_size in (32, 16):
         yield f"fit, batch {batch_size}", build_fit_step(fit, batch_size)
     for setting in loader.build_settings(data, folder):

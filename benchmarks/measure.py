@@ -60,7 +60,8 @@ class Comparison:
 
     @property
     def fastest_peer(self) -> Figure | None:
-        return min(self.figures[1:], key=lambda figure: figure.ratio, default=None)
+        peers = [figure for figure in self.figures if not figure.name.startswith(OURS)]
+        return min(peers, key=lambda figure: figure.ratio, default=None)
 
 
 def compare(

@@ -106,6 +106,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "InferenceConfig.batch_size": "tests/commands/test_evaluate.py::test_workers_and_batch_size_change_nothing",
     "InferenceConfig.num_workers": "tests/commands/test_evaluate.py::test_workers_and_batch_size_change_nothing",
     "InferenceConfig.bad_images": "tests/commands/test_evaluate.py::test_bad_image_is_an_error_or_skipped",
+    "InferenceConfig.precision": "tests/commands/test_precision.py::test_precision_changes_what_is_computed",
     "data duplicates pretrain": "tests/commands/test_data_duplicates.py::test_what_is_in_the_test_set_is_listed",
     "data duplicates test": "tests/commands/test_data_duplicates.py::test_what_is_in_the_test_set_is_listed",
     "data duplicates split": "tests/commands/test_data_duplicates.py::test_a_mistake_costs_a_sentence",
@@ -155,6 +156,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "inspect images": "tests/commands/test_inspection.py::test_report_is_written",
     "inspect out": "tests/commands/test_inspection.py::test_report_is_written",
     "inspect device": "tests/core/test_runtime.py::test_a_missing_device_is_an_error",
+    "inspect precision": "tests/commands/test_precision.py::test_precision_changes_what_is_computed",
     "InspectConfig.query": "tests/commands/test_inspection.py::test_report_is_written",
     "InspectConfig.layers": "tests/inspection/test_inspect_model.py::test_chosen_layers_and_heads",
     "InspectConfig.heads": "tests/inspection/test_inspect_model.py::test_chosen_layers_and_heads",
@@ -177,6 +179,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "predict long": "tests/commands/test_predict.py::test_json_and_csv",
     "predict device": "tests/core/test_runtime.py::test_a_missing_device_is_an_error",
     "predict batch_size": "tests/commands/test_predict.py::test_workers_and_batch_size_change_nothing",
+    "predict precision": "tests/commands/test_precision.py::test_precision_changes_what_is_computed",
     "predict num_workers": "tests/commands/test_predict.py::test_workers_and_batch_size_change_nothing",
     "probe model": "tests/commands/test_probe.py::test_results_equal_features_by_hand",
     "probe data": "tests/commands/test_probe.py::test_results_equal_features_by_hand",
@@ -466,7 +469,8 @@ def compute_loss(recipe: Recipe) -> float:
     for parameter in objective.parameters():  # heads start at zero, where every loss is the same
         torch.nn.init.normal_(parameter)
     image = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
-    return objective(Batch(image=image, target=torch.arange(8) % 2, index=torch.arange(8), step=3)).loss.item()
+    batch = Batch(image=image, target=torch.arange(8) % 2, index=torch.arange(8), step=3)
+    return objective(objective.add_draws(batch)).loss.item()
 
 
 def describe(recipe: Recipe) -> tuple[Any, ...]:

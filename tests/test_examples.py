@@ -1,6 +1,7 @@
 """The examples run without arguments, on a small model that is trained once, and with arguments."""
 
 import ast
+import json
 import re
 import runpy
 import sys
@@ -18,6 +19,7 @@ Call = Callable[..., list[str]]
 
 EXAMPLES_FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = ("convert", "few_shot", "finetune", "look_inside", "predict")
+TOOLS = ("check_device", "small")  # longer, and without a MODEL to give
 IMAGES, MODEL = Path("runs/example-images"), Path("runs/example/model")
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -58,11 +60,13 @@ def read_percentages(lines: list[str]) -> list[float]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES_FOLDER.glob("*.py")} == {*EXAMPLES, "small"}
+    assert {path.stem for path in EXAMPLES_FOLDER.glob("*.py")} == {*EXAMPLES, *TOOLS}
 
 
 def test_the_readme_lists_every_example() -> None:
-    assert sorted(re.findall(r"`python examples/(\w+)\.py`", (EXAMPLES_FOLDER / "README.md").read_text())) == list(EXAMPLES)
+    assert sorted(re.findall(r"`python examples/(\w+)\.py`", (EXAMPLES_FOLDER / "README.md").read_text())) == sorted(
+        [*EXAMPLES, "check_device"]
+    )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -71,6 +75,16 @@ def test_an_example_is_short_and_documents_its_call(name: str) -> None:
     assert 15 <= len(text.splitlines()) <= 40
     assert f"\n    python examples/{name}.py [MODEL " in (ast.get_docstring(ast.parse(text)) or "")
     assert "vitrine.commands" not in text
+
+
+def test_a_cpu_is_equal_to_itself(call: Call) -> None:
+    machine, *checks, last = call("check_device", "cpu", 10)
+    assert machine.startswith("cpu, ")
+    assert len(checks) == 19
+    assert [line for line in checks if not line.startswith("ok  ")] == []
+    assert sum("0.0e+00" in line for line in checks) == 7  # bit-equal: first losses, resuming, inspection
+    assert last == "Written to runs/check-device/device-check.json."
+    assert len(json.loads(Path("runs/check-device/device-check.json").read_text())["checks"]) == 19
 
 
 def test_most_digits_are_predicted_correctly(call: Call) -> None:

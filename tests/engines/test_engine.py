@@ -79,3 +79,33 @@ def test_fingerprint_changes_with_weights_config_and_preprocessing_only() -> Non
         next(other_weight.model.parameters()).view(-1)[0] += 1.0
     keys = {TorchEngine(each).fingerprint() for each in (checkpoint, other_gelu, other_std, other_weight)}
     assert len(keys) == 4
+
+
+@pytest.mark.parametrize("config", [cases.VIT, cases.HYBRID, cases.BIT])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_computed_in_it_and_close(config: ModelConfig, precision: Any) -> None:
+    checkpoint = make_checkpoint(config)
+    images = draw_images(checkpoint)
+    exact, half = TorchEngine(checkpoint), TorchEngine(checkpoint, precision=precision)
+    for name in ("logits", "features"):
+        expected, found = (getattr(engine, name)(images).float() for engine in (exact, half))
+        assert not torch.equal(found, expected)
+        assert (found - expected).norm() < 0.05 * expected.norm()  # bfloat16 has 8 bits
+    assert half.logits(images).dtype == getattr(torch, precision)
+    assert all(parameter.dtype == torch.float32 for parameter in checkpoint.model.parameters())
+
+
+def test_attention_maps_of_half_precision_are_float32_and_so_is_what_is_made_of_them() -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    products: list[Tensor] = []
+    engine = TorchEngine(checkpoint, precision="bfloat16")
+    engine.stream_attention(draw_images(checkpoint), lambda layer, maps: products.append(maps @ maps))
+    assert {product.dtype for product in products} == {torch.float32}
+
+
+def test_precision_is_part_of_the_key_of_features_and_float32_keeps_its_old_one() -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    precisions: tuple[Any, ...] = ("auto", "float32", "bfloat16", "float16")
+    keys = [TorchEngine(checkpoint, precision=precision).fingerprint() for precision in precisions]
+    assert keys[0] == keys[1]  # on a CPU
+    assert len(set(keys)) == 3

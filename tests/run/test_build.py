@@ -216,9 +216,8 @@ def test_an_evaluation_reads_every_image_once_for_any_number_of_ranks(world_size
     assert source is not None
     seen: dict[int, torch.Tensor] = {}
     for rank in range(world_size):
-        loader = build_evaluation_loader(
-            source, build_inception_preprocessing((8, 8), 1), recipe, rank=rank, world_size=world_size
-        )
+        runtime = Runtime(CPU, rank, world_size)
+        loader = build_evaluation_loader(source, build_inception_preprocessing((8, 8), 1), recipe, runtime)
         for batch in loader.read_epoch():
             for index, image, label in zip(batch.index.tolist(), batch.image, batch.target.tolist(), strict=True):
                 assert index not in seen
@@ -237,7 +236,9 @@ def test_an_evaluation_skips_bad_images_if_training_does(tmp_path: Path) -> None
             Image.new("L", (8, 8), 40 * index).save(tmp_path / name / f"{index}.png")
     (tmp_path / "a" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
     recipe = make(str(tmp_path), bad_images="skip")
-    loader = build_evaluation_loader(open_run_data(recipe).train, build_inception_preprocessing((8, 8), 1), recipe)
+    loader = build_evaluation_loader(
+        open_run_data(recipe).train, build_inception_preprocessing((8, 8), 1), recipe, Runtime(CPU)
+    )
     with pytest.warns(match=r"a/1\.png"):
         seen = [index for batch in loader.read_epoch() for index in batch.index.tolist()]
     assert seen == [0, 2, 3, 4, 5]
@@ -474,7 +475,7 @@ def test_the_ridge_head_equals_scikit_learn(config: ModelConfig, tmp_path: Path)
     """It does for one of the penalties, up to a factor; both are chosen to suit a softmax."""
     recipe, start = start_from(config, tmp_path / "saved")
     source = make_source(50, config.image_size)
-    set_fitted_head(start, source, recipe, CPU)
+    set_fitted_head(start, source, recipe, Runtime(CPU))
     model = start.model.eval()
     images = torch.from_numpy(source.pixels).permute(0, 3, 1, 2)
     queries = torch.randint(0, 256, (20, 3, *config.image_size), dtype=torch.uint8)
@@ -496,7 +497,7 @@ def test_the_ridge_head_equals_scikit_learn(config: ModelConfig, tmp_path: Path)
 def test_the_discriminant_head_is_that_of_the_frozen_features(tmp_path: Path) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved", "discriminant")
     source = make_source(50, (24, 24))
-    set_fitted_head(start, source, recipe, CPU)
+    set_fitted_head(start, source, recipe, Runtime(CPU))
     model = start.model.eval()
     with torch.no_grad():
         images = start.preprocessing.normalise(torch.from_numpy(source.pixels).permute(0, 3, 1, 2))
@@ -510,7 +511,7 @@ def test_fitting_a_head_changes_nothing_else(tmp_path: Path) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
     was_training = start.model.training
-    set_fitted_head(start, make_source(20, (24, 24)), recipe, CPU)
+    set_fitted_head(start, make_source(20, (24, 24)), recipe, Runtime(CPU))
     after = start.model.state_dict()
     assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
     assert start.model.training == was_training
@@ -525,14 +526,14 @@ def test_the_ridge_head_is_not_fitted_to_dropout(tmp_path: Path) -> None:
         recipe = replace(from_checkpoint(tmp_path / "saved", dropout_rate=rate), head_init="ridge")
         start = build_initial_model(recipe, CLASSES)
         start.model.train()
-        set_fitted_head(start, source, recipe, CPU)
+        set_fitted_head(start, source, recipe, Runtime(CPU))
         heads.append(start.model.state_dict()["head.weight"])
     assert torch.equal(*heads)
 
 
 def test_both_heads_of_a_distilled_model_are_fitted(tmp_path: Path) -> None:
     recipe, start = start_from(replace(cases.VIT, distillation_token=True), tmp_path / "saved")
-    set_fitted_head(start, make_source(20, (24, 24)), recipe, CPU)
+    set_fitted_head(start, make_source(20, (24, 24)), recipe, Runtime(CPU))
     state = start.model.state_dict()
     assert state["head.weight"].any()
     assert torch.equal(state["head.weight"], state["head_distillation.weight"])
@@ -541,7 +542,7 @@ def test_both_heads_of_a_distilled_model_are_fitted(tmp_path: Path) -> None:
 def test_a_head_is_fitted_to_a_subset_of_very_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, start = start_from(cases.VIT, tmp_path / "saved")
     monkeypatch.setattr(run_data, "MAX_FITTED_IMAGES", 10)
-    set_fitted_head(start, make_source(40, (24, 24)), recipe, CPU)
+    set_fitted_head(start, make_source(40, (24, 24)), recipe, Runtime(CPU))
     assert start.model.state_dict()["head.weight"].isfinite().all()
 
 
@@ -550,7 +551,7 @@ def test_a_fitted_head_needs_one_label_each(head_init: HeadInit, tmp_path: Path)
     recipe, start = start_from(cases.VIT, tmp_path / "saved", head_init)
     source = make_source(3, (24, 24), Labels.several_each([[0], [1, 2], []]))
     with pytest.raises(ValueError, match=f"head_init='{head_init}'"):
-        set_fitted_head(start, source, recipe, CPU)
+        set_fitted_head(start, source, recipe, Runtime(CPU))
 
 
 @pytest.fixture(autouse=True)
@@ -623,7 +624,7 @@ def test_the_objective_of_a_run_can_be_loaded(polyak_factor: float | None, sourc
     assert isinstance(objective, MaskedPatches)
     fresh = build_objective(recipe, build_initial_model(recipe, ()))
     images = torch.from_numpy(np.load(source)["x_val"])[:, None]
-    batch = Batch(images, torch.zeros(len(images)), torch.arange(len(images)), step=0)
+    batch = objective.add_draws(Batch(images, torch.zeros(len(images)), torch.arange(len(images)), step=0))
     with torch.no_grad():
         assert objective(batch).loss < 0.9 * fresh.eval()(batch).loss
         final = [record["val_loss"] for record in read_records(tmp_path / "run" / "metrics.jsonl") if "val_loss" in record][-1]

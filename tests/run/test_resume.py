@@ -106,10 +106,10 @@ def kill_before_step(pattern: str) -> None:
     """In a child process: kill it when it has a batch and is about to take the step that the pattern names."""
     accumulate = loop.accumulate_gradients
 
-    def accumulate_or_die(parts: Any, parallel: Any, metrics: Any, keys: tuple[int, int, int]) -> None:
+    def accumulate_or_die(parts: Any, parallel: Any, state: Any, metrics: Any, keys: tuple[int, int, int]) -> None:
         if re.fullmatch(pattern, f"step {keys[1]}"):
             os.kill(os.getpid(), signal.SIGKILL)
-        accumulate(parts, parallel, metrics, keys)
+        accumulate(parts, parallel, state, metrics, keys)
 
     loop.accumulate_gradients = accumulate_or_die
 

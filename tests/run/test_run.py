@@ -249,7 +249,7 @@ def test_a_run_equals_a_plain_training_loop(source: str, tmp_path: Path) -> None
     model = start.model.train()
     train = open_run_data(recipe).train
     batches = Loader(train, TrainTransform(recipe.augment, start.preprocessing), recipe.loader, seed=recipe.seed).read()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     losses = []
     for step in range(TOTAL_STEPS):
         batch = next(batches)

@@ -102,9 +102,18 @@ class ResidualBranch(nn.Module):
         return x
 
 
-def build_norm(config: ViTConfig) -> nn.LayerNorm:
+class LayerNorm(nn.LayerNorm):
+    """torch's LayerNorm, which also takes float32 tokens when its own parameters are in half precision, as with FSDP2."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise tokens (.., D) in the more precise of the two types."""
+        dtype = torch.promote_types(input.dtype, self.weight.dtype)
+        return F.layer_norm(input, self.normalized_shape, self.weight.to(dtype), self.bias.to(dtype), self.eps)
+
+
+def build_norm(config: ViTConfig) -> LayerNorm:
     """Build a LayerNorm over the model's width."""
-    return nn.LayerNorm(config.width, eps=config.norm_eps)
+    return LayerNorm(config.width, eps=config.norm_eps)
 
 
 def build_attention(config: ViTConfig) -> SelfAttention:

@@ -20,15 +20,22 @@ def build_optimizer(objective: Objective, config: OptimConfig) -> Optimizer:
     groups = build_groups(objective, config)
     if not groups:
         raise ValueError(f"No parameters are left to train with optim.frozen_blocks={config.frozen_blocks}: lower it.")
-    if config.kind == "sgd":
-        is_sharded = any(isinstance(parameter, DTensor) for parameter in objective.parameters())  # no fused SGD of these
-        optimizer = SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=not is_sharded)
-        if config.momentum > 0 and not is_sharded:
-            # torch's fused SGD leaves momenta uninitialised if float16 skips the first step. Zeros give the same first step.
-            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
-    return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+    fused = can_be_fused(objective, config)
+    if config.kind == "adamw":
+        return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=fused)
+    optimizer = SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=fused)
+    if fused and config.momentum > 0:
+        # torch's fused SGD leaves momenta uninitialised if float16 skips the first step. Zeros give the same first step.
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def can_be_fused(objective: Objective, config: OptimConfig) -> bool:
+    """Return whether torch has a fused optimizer for the parameters: not on the meta device, and no SGD of sharded ones."""
+    parameters = list(objective.parameters())
+    is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
+    return not any(parameter.is_meta for parameter in parameters) and (config.kind == "adamw" or not is_sharded)
 
 
 def build_groups(objective: Objective, config: OptimConfig) -> list[dict[str, object]]:

@@ -100,14 +100,15 @@ def shard(objective: Objective, runtime: Runtime, dtype: torch.dtype) -> None:
 
     So the encoder's parameters outside of its blocks belong to the objective, whose methods gather them. In half precision the
     parameters of blocks are gathered in it: autocast alone would gather float32, and keep its copies until the backward pass.
-    Inputs stay float32, as under autocast, and so do the few parameters outside, or the residual stream would lose digits.
+    Inputs stay float32, as under autocast, and so do the few parameters outside, or the residual stream would lose digits. So
+    do the kernels of ResNets, which are standardised before they are used.
     """
     mesh = init_device_mesh(runtime.device.type, (runtime.world_size,))
-    policy = MixedPrecisionPolicy()
-    if dtype != torch.float32:
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    half = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in list_blocks(objective.encoder):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        has_kernels = any(isinstance(layer, nn.Conv2d) for layer in block.modules())
+        is_half = dtype != torch.float32 and not has_kernels
+        fully_shard(block, mesh=mesh, mp_policy=half if is_half else MixedPrecisionPolicy())
     fully_shard(objective, mesh=mesh)
     for method in objective.forward_methods:
         register_fsdp_forward_method(objective, method)
