@@ -178,12 +178,11 @@ def verify_candidates(
         connected.merge(index, other + shift)
 
     def list_unknown(index: int, others: list[int]) -> list[int]:
-        return [other for other in others if not connected.connected(index, other + shift)]
+        root = connected[index]
+        return [other for other in others if connected[other + shift] != root]
 
-    groups = list(group_candidates(candidates))
-    waves = [groups[start : start + GROUPS_AT_ONCE] for start in range(0, len(groups), GROUPS_AT_ONCE)]
-    for wave in progress_bar(waves, len(waves), "comparing", show_progress):
-        likely = list_likely([(index, list_unknown(index, others)) for index, others in wave], shift)
+    def verify(wave: list[tuple[int, list[int]]]) -> None:
+        likely = list_likely(wave, shift)
         swapped = np.array(likely, dtype=np.int64).reshape(-1, 2)[:, ::-1]  # the image of many pairs comes second
         similarities = dict(zip(likely, first.comparer.compare(swapped, (second.side, first.side)), strict=True))
         for index, others in wave:
@@ -194,6 +193,17 @@ def verify_candidates(
                 if similarity >= MIN_SIMILARITY:
                     pairs[index, other] = similarity
                     connected.merge(index, other + shift)
+
+    wave = []
+    groups = list(group_candidates(candidates))
+    for index, others in progress_bar(groups, len(groups), "comparing", show_progress):
+        unknown = list_unknown(index, others)
+        if unknown:
+            wave.append((index, unknown))
+        if len(wave) == GROUPS_AT_ONCE:
+            verify(wave)
+            wave = []
+    verify(wave)
     return np.array(list(pairs), dtype=np.int64).reshape(-1, 2), np.array(list(pairs.values()))
 
 
