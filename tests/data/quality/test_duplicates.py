@@ -11,11 +11,12 @@ from PIL import Image, ImageEnhance
 
 from tests.data.pictures import draw_picture, encode, write_picture
 from vitrine.data.open_data import open_data
-from vitrine.data.quality import edge_map
+from vitrine.data.quality import duplicates, edge_map
 from vitrine.data.quality.duplicates import extend_to_copies, find_duplicates_between, find_duplicates_within, pair_identical
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, stats_of_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes
-from vitrine.data.source import Source
+from vitrine.data.scan import count_cpus
+from vitrine.data.source import ArraySource, Labels, Source
 from vitrine.data.subsets import SubsetSource, select_subset
 
 NUM_PICTURES = 12
@@ -115,7 +116,36 @@ def test_many_shots_of_one_scene_take_few_looks(folder: Path, monkeypatch: pytes
     source = open_data(folder / "second")
     pairs = find_duplicates_within(compute_image_stats(source, ""), source)
     assert {number for pair in pairs.indices.tolist() for number in pair} == set(range(40))
-    assert len(looks) < 2 * 80  # of 780 pairs, each looked at both ways
+    assert len(looks) < 80  # of 780 pairs, each looked at one way
+
+
+@pytest.fixture
+def shots() -> ArraySource:
+    """Sixteen noisy copies of each of four pictures."""
+    pixels = np.repeat([np.asarray(draw_picture(seed), dtype=np.float64) for seed in range(4)], 16, axis=0)
+    noisy = pixels + np.random.default_rng(0).normal(0, 3, pixels.shape)
+    return ArraySource(noisy.clip(0, 255).astype(np.uint8), Labels.none_each(64), (), "shots")
+
+
+def test_only_the_first_of_several_copies_is_cropped(shots: ArraySource, monkeypatch: pytest.MonkeyPatch) -> None:
+    cropped, crop = [], edge_map.compute_edge_map
+    monkeypatch.setattr(edge_map, "compute_edge_map", lambda grey: (cropped.append(grey), crop(grey))[1])
+    pairs = find_duplicates_within(compute_image_stats(shots, ""), shots)
+    assert pairs.indices.tolist() == [[first, first + copy] for first in range(0, 64, 16) for copy in range(1, 16)]
+    assert len(cropped) <= 4 * count_cpus()  # threads may crop the same image at the same time
+
+
+def test_copies_that_are_known_make_no_waves(shots: ArraySource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of 16 copies, in two groups of pairs, decides the groups of the others."""
+    stats = compute_image_stats(shots, "")
+    expected = find_duplicates_within(stats, shots)
+    num_waves, compare = [], edge_map.ImageComparer.compare
+    monkeypatch.setattr(edge_map.ImageComparer, "compare", lambda *given: (num_waves.append(1), compare(*given))[1])
+    monkeypatch.setattr(duplicates, "GROUPS_AT_ONCE", 2)
+    found = find_duplicates_within(stats, shots)
+    assert np.array_equal(found.indices, expected.indices)
+    assert np.array_equal(found.similarity, expected.similarity)
+    assert len(num_waves) <= 8  # not 44
 
 
 def test_tiny_images_are_compared_by_their_bytes_alone(cache: Path) -> None:

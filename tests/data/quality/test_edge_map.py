@@ -12,12 +12,14 @@ from vitrine.data.quality import edge_map
 from vitrine.data.quality.crowds import ImageSet
 from vitrine.data.quality.duplicates import verify_candidates
 from vitrine.data.quality.edge_map import (
+    CLEAR_SIMILARITY,
     CROPS,
     MIN_SIMILARITY,
     EdgeMap,
+    EdgeMaps,
     ImageComparer,
     build_window,
-    compare_copies,
+    compare_pairs,
     compute_edge_map,
     compute_similarity,
     compute_whole_edges,
@@ -117,11 +119,26 @@ def test_processes_compare_as_threads_do(monkeypatch: pytest.MonkeyPatch) -> Non
             found.append(list(comparer.compare(pairs, (0, 1))))
             assert (comparer.pool is not None) == (limit == 35)
     assert found[0] == found[1]
-    copies = list(ImageComparer(*sources).compare(pairs, (0, 1), compare_copies))
-    assert [value > MIN_SIMILARITY for value in copies] == [value > MIN_SIMILARITY for value in found[0]]
     assert [pair for pair, value in zip(pairs.tolist(), found[0], strict=True) if value > MIN_SIMILARITY] == [
         [number, 5 - number] for number in range(6)
     ]
+
+
+def test_a_clear_copy_is_not_cropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy, the middle of the first picture, and another picture are compared with the first."""
+    picture = draw_picture(0)
+    middle = picture.crop((4, 3, 124, 93)).resize(picture.size, Image.Resampling.BICUBIC)
+    pictures = [picture, Image.open(io.BytesIO(encode(picture, 50))), middle, draw_picture(1)]
+    source = ArraySource(np.stack([np.asarray(each) for each in pictures]), Labels.none_each(4), (), "pictures")
+    cropped = []
+    monkeypatch.setattr(edge_map, "compute_edge_map", lambda grey: (cropped.append(grey), compute_edge_map(grey))[1])
+    maps = EdgeMaps(source)
+    forth = compare_pairs(maps, maps, np.array([[1, 0], [2, 0], [3, 0]]))
+    assert [number for number in range(4) if any(np.array_equal(maps.load_grey(number), grey) for grey in cropped)] == [0, 3]
+    assert min(forth[:2]) > CLEAR_SIMILARITY > MIN_SIMILARITY > forth[2]
+    back = compare_pairs(maps, maps, np.array([[0, 2], [0, 3]]))
+    assert correlate_with_crops(maps.load(2), maps.load(0).whole) < CLEAR_SIMILARITY - 0.01  # the whole is not in its middle
+    assert back == pytest.approx([compute_similarity(maps.load(0), maps.load(number)) for number in (2, 3)], abs=1e-5)
 
 
 @pytest.mark.parametrize(("weight", "low", "high", "is_copy"), [(0.62, 0.79, 0.91, True), (0.45, 0.57, 0.72, False)])

@@ -12,7 +12,7 @@ image, however large the crowds are.
 import numpy as np
 
 from vitrine.core.console import progress_bar
-from vitrine.data.quality.edge_map import MIN_SIMILARITY, EdgeMap, ImageComparer, compare_copies, compute_similarity
+from vitrine.data.quality.edge_map import MIN_SIMILARITY, EdgeMap, ImageComparer, compute_similarity
 from vitrine.data.quality.image_stats import ImageStats
 from vitrine.data.quality.perceptual_hash import HashIndex, unique_pairs
 
@@ -32,7 +32,7 @@ class ImageSet:
         """Take images of source number `side` of the comparer."""
         self.hashes = stats.hashes
         self.comparer, self.side = comparer, side
-        self.load = comparer.edge_maps[side].load
+        self.edge_maps = comparer.edge_maps[side]
         self.is_tiny = stats.sizes.min(axis=1) < MIN_SIDE
         self.is_searched = first_copies == np.arange(len(stats))
         self.indexes: dict[bool, HashIndex] = {}
@@ -61,7 +61,8 @@ class ImageSet:
     def find_copy(self, indices: np.ndarray, other: EdgeMap) -> int | None:
         """Return the first of some images that is a copy of another one."""
         return next(
-            (index for index in indices.tolist() if compute_similarity(self.load(index), other) >= MIN_SIMILARITY), None
+            (index for index in indices.tolist() if compute_similarity(self.edge_maps.load(index), other) >= MIN_SIMILARITY),
+            None,
         )
 
 
@@ -115,17 +116,17 @@ def pair_drawn(images: ImageSet, others: ImageSet, drawn: np.ndarray, show_progr
 
 def pair_crowd(images: ImageSet, candidates: np.ndarray, others: ImageSet, drawn: int, show_progress: bool) -> Pairs:
     """Pair the copies of a drawn image with the first image of `others` like it; all but 32 of them leave the search."""
-    nearest = images.find_copy(candidates, others.load(drawn))
+    nearest = images.find_copy(candidates, others.edge_maps.load(drawn))
     if nearest is None:
         return {}
     similar = np.union1d(others.find_similar(images, np.array([nearest]))[:, 0], drawn)
-    representative = others.find_copy(similar, images.load(nearest))
+    representative = others.find_copy(similar, images.edge_maps.load(nearest))
     if representative is None:  # `drawn` is similar, so this is only for images that have just become unreadable
         return {}
     if images is others:
         candidates = np.setdiff1d(np.union1d(candidates, drawn), representative)
     pairs = np.stack([candidates, np.full_like(candidates, representative)], axis=1)
-    compared = images.comparer.compare(pairs, (images.side, others.side), compare_copies)
+    compared = images.comparer.compare(pairs, (images.side, others.side))
     similarity = np.array(list(progress_bar(compared, len(candidates), "comparing copies", show_progress)))
     is_copy = similarity >= MIN_SIMILARITY
     copies = candidates[is_copy]

@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from vitrine.core.console import progress_bar
 from vitrine.data.open_data import DataLike, find_data, open_test
 from vitrine.data.quality.crowds import MAX_SEARCHED, ImageSet, Pairs, find_candidates, pair_crowds
-from vitrine.data.quality.edge_map import MIN_SIMILARITY, ImageComparer, compute_similarity
+from vitrine.data.quality.edge_map import MIN_SIMILARITY, ImageComparer, compare_pairs
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats
 from vitrine.data.source import Source
 
@@ -178,22 +178,32 @@ def verify_candidates(
         connected.merge(index, other + shift)
 
     def list_unknown(index: int, others: list[int]) -> list[int]:
-        return [other for other in others if not connected.connected(index, other + shift)]
+        root = connected[index]
+        return [other for other in others if connected[other + shift] != root]
 
-    groups = list(group_candidates(candidates))
-    waves = [groups[start : start + GROUPS_AT_ONCE] for start in range(0, len(groups), GROUPS_AT_ONCE)]
-    for wave in progress_bar(waves, len(waves), "comparing", show_progress):
-        likely = list_likely([(index, list_unknown(index, others)) for index, others in wave], shift)
-        compared = first.comparer.compare(np.array(likely, dtype=np.int64).reshape(-1, 2), (first.side, second.side))
-        similarities = dict(zip(likely, compared, strict=True))
+    def verify(wave: list[tuple[int, list[int]]]) -> None:
+        likely = list_likely(wave, shift)
+        swapped = np.array(likely, dtype=np.int64).reshape(-1, 2)[:, ::-1]  # the image of many pairs comes second
+        similarities = dict(zip(likely, first.comparer.compare(swapped, (second.side, first.side)), strict=True))
         for index, others in wave:
             for other in list_unknown(index, others):
                 similarity = similarities.get((index, other))
                 if similarity is None:
-                    similarity = compute_similarity(first.load(index), second.load(other))
+                    (similarity,) = compare_pairs(second.edge_maps, first.edge_maps, np.array([[other, index]]))
                 if similarity >= MIN_SIMILARITY:
                     pairs[index, other] = similarity
                     connected.merge(index, other + shift)
+
+    wave = []
+    groups = list(group_candidates(candidates))
+    for index, others in progress_bar(groups, len(groups), "comparing", show_progress):
+        unknown = list_unknown(index, others)
+        if unknown:
+            wave.append((index, unknown))
+        if len(wave) == GROUPS_AT_ONCE:
+            verify(wave)
+            wave = []
+    verify(wave)
     return np.array(list(pairs), dtype=np.int64).reshape(-1, 2), np.array(list(pairs.values()))
 
 

@@ -16,7 +16,7 @@ that no crop is ever made.
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,12 +32,14 @@ from vitrine.data.scan import count_cpus, map_in_threads
 from vitrine.data.source import Source
 
 MAX_KEPT_EDGE_MAPS = 256  # some 34 MB
+MAX_KEPT_GREY = 1024  # some 9 MB
 MIN_FOR_PROCESSES = 2000  # comparisons; fewer are done by threads before processes have started
 PAIRS_AT_ONCE = 64
 SIDE, CROP_SIDE = 48, 24  # pixels of an image, and of the crops that are compared
 CUTS = np.linspace(0, 0.1, 5)
 CROPS = [(before, after) for before in CUTS for after in CUTS if before + after <= 0.1 + 1e-9]  # the whole image first
 MIN_SIMILARITY = 0.75
+CLEAR_SIMILARITY = 0.9  # with a crop of one image; the other is then not cropped, and their similarity may be a little higher
 
 
 def build_window(before: float, after: float) -> np.ndarray:
@@ -119,9 +121,10 @@ class EdgeMaps:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.load_grey = lru_cache(MAX_KEPT_GREY)(self.decode_grey)
         self.load = lru_cache(MAX_KEPT_EDGE_MAPS)(lambda index: compute_edge_map(self.load_grey(index)))
 
-    def load_grey(self, index: int) -> np.ndarray:
+    def decode_grey(self, index: int) -> np.ndarray:
         """Load the pixels of an image; one that was readable before and no longer is has no edges, and matches nothing."""
         try:
             return load_grey(self.source.read(index)[0])
@@ -129,27 +132,19 @@ class EdgeMaps:
             return np.zeros((SIDE, SIDE), dtype=np.float32)
 
 
-def compare_pairs(first: EdgeMaps, second: EdgeMaps, pairs: np.ndarray) -> list[float]:
-    """Return the similarity of each pair (P, 2) of images."""
-    return [compute_similarity(first.load(index), second.load(other)) for index, other in pairs.tolist()]
+def compare_pairs(images: EdgeMaps, others: EdgeMaps, pairs: np.ndarray) -> list[float]:
+    """Return the similarity of each pair (P, 2). The second image should be the same in many pairs: it is always cropped.
 
-
-def compare_copies(images: EdgeMaps, others: EdgeMaps, pairs: np.ndarray) -> list[float]:
-    """Return the similarity of likely copies with a representative: pairs (P, 2), of which the second index repeats.
-
-    A copy that is similar to a crop of the representative is not cropped itself, which takes half the time.
+    The first is cropped only if the pair is not clear without: cropping takes as long as decoding a small JPEG.
     """
     similarities = []
     for index, other in pairs.tolist():
-        grey, representative = images.load_grey(index), others.load(other)
-        similarity = correlate_with_crops(representative, compute_whole_edges(grey))
-        if similarity < MIN_SIMILARITY:
-            similarity = compute_similarity(compute_edge_map(grey), representative)
+        other_map = others.load(other)
+        similarity = correlate_with_crops(other_map, compute_whole_edges(images.load_grey(index)))
+        if similarity < CLEAR_SIMILARITY:
+            similarity = max(similarity, correlate_with_crops(images.load(index), other_map.whole))
         similarities.append(similarity)
     return similarities
-
-
-Compare = Callable[[EdgeMaps, EdgeMaps, np.ndarray], list[float]]
 
 
 class ImageComparer:
@@ -167,7 +162,7 @@ class ImageComparer:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
 
-    def compare(self, pairs: np.ndarray, sides: tuple[int, int], compare: Compare = compare_pairs) -> Iterator[float]:
+    def compare(self, pairs: np.ndarray, sides: tuple[int, int]) -> Iterator[float]:
         """Yield the similarity of each pair (P, 2) of indices; `sides` says of which sources they are."""
         self.num_compared += len(pairs)
         if self.pool is None and self.num_compared > MIN_FOR_PROCESSES:
@@ -177,9 +172,9 @@ class ImageComparer:
         parts = [pairs[start : start + size] for start in range(0, len(pairs), size)]
         if self.pool is None:
             first, second = (self.edge_maps[side] for side in sides)
-            results = map_in_threads(lambda part: compare(first, second, parts[part]), len(parts))
+            results = map_in_threads(lambda part: compare_pairs(first, second, parts[part]), len(parts))
         else:
-            results = self.pool.map(compare_in_worker, repeat(compare), parts, repeat(sides))
+            results = self.pool.map(compare_in_worker, parts, repeat(sides))
         for similarities in results:
             yield from similarities
 
@@ -193,5 +188,5 @@ def init_worker(*sources: Source) -> None:
     WORKER_EDGE_MAPS[:] = [EdgeMaps(source) for source in sources]
 
 
-def compare_in_worker(compare: Compare, pairs: np.ndarray, sides: tuple[int, int]) -> list[float]:
-    return compare(WORKER_EDGE_MAPS[sides[0]], WORKER_EDGE_MAPS[sides[1]], pairs)
+def compare_in_worker(pairs: np.ndarray, sides: tuple[int, int]) -> list[float]:
+    return compare_pairs(WORKER_EDGE_MAPS[sides[0]], WORKER_EDGE_MAPS[sides[1]], pairs)

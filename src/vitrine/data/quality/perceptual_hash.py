@@ -149,16 +149,19 @@ class HashIndex:
 
     def search(self, queries: PerceptualHashes, indices: np.ndarray) -> np.ndarray:
         """Find pairs (P, 2), sorted, of an index of an image here and of one of the given queries."""
-        pairs = [np.zeros((0, 2), np.int64)]
         usable = indices[~queries.is_flat[indices]]
         blocks = [usable[start : start + QUERIES_AT_ONCE] for start in range(0, len(usable), QUERIES_AT_ONCE)]
+        if len(blocks) < 2:  # starting threads takes longer than one block
+            return self.search_tables(queries, usable)
         with ThreadPoolExecutor(count_cpus()) as pool:
-            run = pool.map if len(blocks) > 1 else map  # starting threads takes longer than one block
-            for table in self.tables:
-                pairs += run(lambda block, table=table: search_block(table, queries, block), blocks)
-                if sum(map(len, pairs)) > MAX_PAIRS_AT_ONCE:  # most pairs are in several tables
-                    pairs = [unique_pairs(np.concatenate(pairs))]
-        return unique_pairs(np.concatenate(pairs))
+            return unique_pairs(np.concatenate(list(pool.map(lambda block: self.search_tables(queries, block), blocks))))
+
+    def search_tables(self, queries: PerceptualHashes, block: np.ndarray) -> np.ndarray:
+        """Find the different pairs of a block of queries. Most pairs are in several tables."""
+        pairs = np.zeros((0, 2), np.int64)
+        for table in self.tables:
+            pairs = unique_pairs(np.concatenate([pairs, search_block(table, queries, block)]))
+        return pairs
 
 
 class BandTable:
