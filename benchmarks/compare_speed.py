@@ -17,10 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from itertools import cycle, repeat
+from functools import partial
+from itertools import cycle
 from pathlib import Path
-from threading import Semaphore, Thread
-from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MIN_RATIO = 0.98
@@ -135,30 +134,11 @@ def build_contestants(data: Path | None, folder: Path) -> Iterator[tuple[str, Ca
         yield f"{setting.name}: {own_step.WHOLE}", own_step.build_whole_step(setting)
         yield f"{setting.name}: {own_step.UPDATE}", own_step.build_update_step(setting)
     for batch_size in (32, 16):
-        yield f"fit, batch {batch_size}", build_fit_step(fit, batch_size)
+        model, batches = fit.build_network(num_classes=1000), cycle(fit.build_batches(batch_size, num_classes=1000))
+        train = partial(fit.run_fit, model, total_steps=10**9)
+        yield f"fit, batch {batch_size}", own_step.step_through(train, batches)
     for setting in loader.build_settings(data, folder):
         yield f"loader: {setting.name}", one_threaded(loader.build_steps(setting, None)[OURS])
-
-
-def build_fit_step(fit: Any, batch_size: int) -> Callable[[], None]:
-    """Return a function that lets `fit`, which runs in a thread, make one step."""
-    wanted, made = Semaphore(0), Semaphore(0)
-    batches = cycle(fit.build_batches(batch_size, num_classes=1000))
-
-    def give() -> Iterator[Any]:
-        """Yield a batch for each step that is wanted; the next request says that the step is made."""
-        for _ in repeat(None):
-            wanted.acquire()
-            yield next(batches)
-            made.release()
-
-    def step() -> None:
-        wanted.release()
-        made.acquire()
-
-    model = fit.build_network(num_classes=1000)
-    Thread(target=fit.run_fit, args=(model, give(), 10**9), daemon=True).start()
-    return step
 
 
 def one_threaded(step: Callable[[], object]) -> Callable[[], None]:

@@ -4,7 +4,7 @@ The whole step goes through `fit`: normalise, forward pass, loss, backward pass,
 part is clipping, optimizer and EMA. Only names are used that earlier versions of the package have too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle, repeat
 from threading import Semaphore, Thread
 
@@ -51,19 +51,9 @@ def build_state(setting: Setting) -> TrainState:
     return TrainState(objective, build_optimizer(objective, OPTIM), WeightEma(objective, 0.9999))
 
 
-def build_whole_step(setting: Setting) -> Step:
-    """Return a function that lets `fit`, which runs in a thread, make one step."""
+def step_through(train: Callable[[Iterator[Batch]], object], batches: Iterator[Batch]) -> Step:
+    """Return a function that lets a training loop, which runs in a thread, make one step."""
     wanted, made = Semaphore(0), Semaphore(0)
-    side, size = setting.network.image_size, setting.batch_size
-    batches = cycle(
-        Batch(
-            image=torch.randint(256, (size, 3, side, side), dtype=torch.uint8),
-            target=torch.randint(setting.network.num_classes, (size,)),
-            index=torch.arange(size),
-            step=step,
-        )
-        for step in range(NUM_BATCHES)
-    )
 
     def give() -> Iterator[Batch]:
         """Yield a batch for each step that is wanted; the next request says that the step is made."""
@@ -76,13 +66,29 @@ def build_whole_step(setting: Setting) -> Step:
         wanted.release()
         made.acquire()
 
-    def train() -> None:
+    Thread(target=train, args=(give(),), daemon=True).start()
+    return step
+
+
+def build_whole_step(setting: Setting) -> Step:
+    """Return a function that makes one step of `fit` with the network of a setting."""
+    side, size = setting.network.image_size, setting.batch_size
+    drawn = [
+        Batch(
+            image=torch.randint(256, (size, 3, side, side), dtype=torch.uint8),
+            target=torch.randint(setting.network.num_classes, (size,)),
+            index=torch.arange(size),
+            step=step,
+        )
+        for step in range(NUM_BATCHES)
+    ]
+
+    def train(batches: Iterator[Batch]) -> None:
         state, runtime = build_state(setting), Runtime(torch.device("cpu"))
         parallel = Parallel(state.objective, MachineConfig(precision="float32"), runtime)
-        fit(state, give(), total_steps=10**9, optim=OPTIM, parallel=parallel, runtime=runtime)
+        fit(state, batches, total_steps=10**9, optim=OPTIM, parallel=parallel, runtime=runtime)
 
-    Thread(target=train, daemon=True).start()
-    return step
+    return step_through(train, cycle(drawn))
 
 
 def build_update_step(setting: Setting) -> Step:
