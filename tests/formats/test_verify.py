@@ -1,5 +1,7 @@
 """Verification detects every difference, with transformers as a second reader."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from tests.filling import fill_randomly
 from tests.formats import cases
 from tests.formats.cases import make_checkpoint, save_quietly
+from vitrine.formats import verify
 from vitrine.formats.verify import Comparison, draw_images, verify_checkpoint
 from vitrine.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitrine.models.registry import build_model
@@ -100,3 +103,22 @@ def test_drawn_images_depend_on_the_seed_alone() -> None:
     assert images.float().std() > 20
     assert torch.equal(images, draw_images(checkpoint, 2, seed=1))
     assert not torch.equal(images, draw_images(checkpoint, 2, seed=2))
+
+
+def test_both_sides_are_computed_without_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA, convolutions in TF32 would differ by more than the tolerance; what the context does is tested with it."""
+    used: list[tuple[torch.dtype, str]] = []
+
+    @contextmanager
+    def record(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+        used.append((dtype, device.type))
+        yield
+        used.append((dtype, "left"))
+
+    compute = verify.compute_outputs
+    monkeypatch.setattr(verify, "computing_in", record)
+    monkeypatch.setattr(verify, "compute_outputs", lambda *rest: used.append((torch.float32, "computed")) or compute(*rest))
+    checkpoint = make_checkpoint(cases.VIT)
+    save_quietly(checkpoint, tmp_path / "copy", "vitrine")
+    verify_checkpoint(checkpoint, tmp_path / "copy", draw_images(checkpoint, 2, seed=0))
+    assert [what for _, what in used] == ["cpu", "computed", "computed", "left"]

@@ -43,6 +43,7 @@ from vitrine.run.build import (
     build_initial_model,
     build_objective,
     check_memory,
+    check_mps,
     load_objective,
     open_run_data,
     rebuild,
@@ -717,3 +718,15 @@ def test_an_absurd_batch_is_refused_for_a_checkpoint_too(tmp_path: Path) -> None
     recipe = replace(recipe, model=ModelSettings(checkpoint=str(tmp_path / "first" / "model")))
     with pytest.raises(ValueError, match="memory"):
         run_recipe(with_changes(recipe, loader={"batch_size": 10**9}), tmp_path / "second")
+
+
+@pytest.mark.parametrize("name", ["dropout_rate", "stochastic_depth_rate"])
+def test_checkpointing_with_dropout_is_refused_on_mps_only(name: str) -> None:
+    """torch restores no generator of mps, so that recomputed blocks would draw other masks."""
+    recipe, config = make("photos"), replace(cases.VIT, **{"dropout_rate": 0.0, name: 0.1})
+    checkpointed = replace(recipe, machine=replace(recipe.machine, gradient_checkpointing=True))
+    with pytest.raises(ValueError, match=f"mps with {name}=0.1"):
+        check_mps(config, checkpointed, Runtime(torch.device("mps")))
+    check_mps(replace(config, **{name: 0.0}), checkpointed, Runtime(torch.device("mps")))
+    check_mps(config, recipe, Runtime(torch.device("mps")))
+    check_mps(config, checkpointed, Runtime(CPU))

@@ -475,3 +475,14 @@ def test_former_names_of_keys_are_read(folder: RunFolder, checkpoint: Checkpoint
     monkeypatch.setitem(module.RENAMED_KEYS, "top1_of_test", "test_top1")
     assert folder.read_summary() == SUMMARY
     require_saved(folder.find_last(), checkpoint, 5)
+
+
+def test_a_run_of_a_version_that_rounds_differently_resumes_with_one_notice(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    save(folder, checkpoint, 5)
+    found = folder.find_last()
+    assert found is not None
+    before = replace(found, progress=replace(found.progress, rounding=1))
+    with pytest.warns(VitrineWarning, match="rounds differently"):
+        assert before.take_up_progress() == replace(before.progress, rounding=module.ROUNDING)
+    now = replace(found, progress=replace(found.progress, rounding=module.ROUNDING))
+    assert now.take_up_progress() == now.progress  # without a warning, which would be an error here
