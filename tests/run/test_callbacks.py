@@ -15,7 +15,15 @@ from vitrine.core.runtime import Runtime
 from vitrine.data.config import LoaderConfig
 from vitrine.evaluation.config import EvaluationConfig
 from vitrine.recipe import Recipe
-from vitrine.run.callbacks import SIGNALS, STEPS_BETWEEN_QUESTIONS, Callbacks, StopRequest, open_logger, stop_on_signals
+from vitrine.run.callbacks import (
+    SIGNALS,
+    STEPS_BETWEEN_QUESTIONS,
+    Callbacks,
+    MetricWindow,
+    StopRequest,
+    open_logger,
+    stop_on_signals,
+)
 from vitrine.run.folder import RunFolder, RunProgress
 from vitrine.training.config import ReportConfig, SavingConfig
 from vitrine.training.loop import MetricAverager, Metrics
@@ -420,3 +428,11 @@ def test_another_thread_leaves_signals_alone() -> None:
     [(stop, is_untouched)] = found
     assert is_untouched
     assert not stop.is_requested
+
+
+def test_a_piece_of_skipped_steps_has_no_gradient_norm() -> None:
+    window = MetricWindow(20)
+    window.add(21, {"loss": 4.0, "rate": 0.1})
+    window.add(24, {"loss": 2.0, "grad_norm": 5.0, "rate": 0.2})
+    window.add(25, {"loss": 2.0, "rate": 0.3})
+    assert window.take_mean() == pytest.approx({"loss": 2.4, "grad_norm": 5.0, "rate": 0.3})

@@ -9,7 +9,7 @@ from vitrine.commands.options import CheckpointOptions, format_percent
 from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_error, print_lines, print_table
 from vitrine.core.files import make_folder
-from vitrine.core.precision import Precision
+from vitrine.core.precision import Precision, choose_dtype, computing_in
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def inspect(
         raise ValueError("vitrine inspect MODEL IMAGE ...: no images given; expected image files or folders.")
     make_folder(out)
 
+    import torch
+
     from vitrine.core.runtime import choose_device
     from vitrine.inspection.inspect_model import inspect as inspect_model
     from vitrine.inspection.report import load_masked_objective, write_inspection
@@ -51,7 +53,8 @@ def inspect(
     device = choose_device(device)
     masked = load_masked_objective(model)
     inspection = inspect_model(checkpoint.load(model), images, config, rollout, device=device, precision=precision)
-    page = write_inspection(inspection, out, model, None if masked is None else masked.to(device), format_own_command())
+    with computing_in(choose_dtype(precision, torch.device(device)), torch.device(device)):
+        page = write_inspection(inspection, out, model, None if masked is None else masked.to(device), format_own_command())
     if inspection.attention is not None:
         print_distances(inspection.attention.distances)
     print_predictions(inspection)

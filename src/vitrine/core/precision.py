@@ -29,25 +29,44 @@ def choose_dtype(precision: Precision, device: "torch.device") -> "torch.dtype":
 
 @contextmanager
 def computing_in(dtype: "torch.dtype", device: "torch.device") -> Iterator[None]:
-    """Compute matrix products and convolutions in a dtype, while weights stay float32.
+    """Compute matrix products and convolutions in a dtype, while weights stay float32; see `keeping_digits` for float32."""
+    import torch
 
-    float32 means all of its digits: TF32, which rounds factors to 10 bits, is switched off, also in cuDNN, where it is torch's
-    default.
+    if dtype == torch.float32:
+        with keeping_digits(dtype, device):
+            yield
+    else:
+        with torch.autocast(device.type, dtype):
+            yield
+
+
+@contextmanager
+def keeping_digits(dtype: "torch.dtype", device: "torch.device") -> Iterator[None]:
+    """Switch TF32 off while float32 is computed on CUDA, in backward passes too; nothing in other precisions.
+
+    TF32 rounds factors to 10 bits, and for convolutions it is torch's default.
     """
     import torch
 
-    if dtype != torch.float32:
-        with torch.autocast(device.type, dtype):
-            yield
-    elif device.type == "cuda":
-        backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-        before = [backend.allow_tf32 for backend in backends]
+    if dtype != torch.float32 or device.type != "cuda":
+        yield
+        return
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    try:
+        before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    except RuntimeError:  # the program uses torch's newer settings, which must not be mixed with the older ones
+        newer = matmul.fp32_precision, cudnn.conv.fp32_precision
         try:
-            for backend in backends:
-                backend.allow_tf32 = False
+            matmul.fp32_precision = cudnn.conv.fp32_precision = "ieee"
             yield
         finally:
-            for backend, allowed in zip(backends, before, strict=True):
-                backend.allow_tf32 = allowed
-    else:
+            matmul.fp32_precision, cudnn.conv.fp32_precision = newer
+        return
+    try:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = False
         yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32 = before[1]

@@ -85,7 +85,8 @@ def predict_batches(
     topk = join_topk(parts)
     num_bad = int((~topk.probabilities.isfinite().all(dim=1)).sum())
     if num_bad > 0:
-        raise ValueError(f"The predictions of {num_bad} of {len(topk)} images are not finite: check the model's weights.")
+        advice = "check the model's weights, or compute in a higher precision (float32)"
+        raise ValueError(f"The predictions of {num_bad} of {len(topk)} images are not finite: {advice}.")
     return topk
 
 

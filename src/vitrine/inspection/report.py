@@ -139,7 +139,7 @@ def predict_masked_patches(objective: MaskedPatches, batch: Batch) -> MaskedImag
     """Corrupt images as in a training step (the batch's) and return the corrupted image, targets and predictions."""
     corruption = objective.read_corruption(batch)
     with torch.no_grad():
-        outputs = objective.target.predict(objective.predict(batch.image, corruption))
+        outputs = objective.target.predict(objective.predict(batch.image, corruption).float())
         targets = objective.compute_targets(batch.image, corruption.index)
         patches = cut_patches(to_byte_range(batch.image), objective.patch_size)
         shown = corruption.apply(patches, torch.full_like(patches[0, 0], MASK_GREY))

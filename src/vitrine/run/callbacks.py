@@ -23,7 +23,7 @@ from vitrine.training.state import TrainState
 
 Action = Literal["log", "evaluate", "save", "stop"]
 
-# On a GPU, asking all ranks whether one of them wants to stop makes the host wait for the device.
+# With GPUs, asking all ranks whether one of them wants to stop makes their hosts wait for each other, and steps are short.
 STEPS_BETWEEN_QUESTIONS = 8
 
 
@@ -103,7 +103,8 @@ class Callbacks:
     def evaluate(self, state: TrainState) -> None:
         """Evaluate the model, save it if it is the best so far, and stop early if patience has run out."""
         assert self.evaluate_model is not None
-        score, metrics = self.evaluate_model(state)
+        # Rank 0's, because ranks that compute the same may round differently, and all must agree on what is the best.
+        score, metrics = self.runtime.broadcast(self.evaluate_model(state))
         shown = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in self.logger.hidden]
         self.logger.print_message(f"step {state.step}  " + "  ".join(shown))
         self.logger.log(state.step, metrics)
@@ -141,9 +142,12 @@ class MetricWindow:
 
     def take_mean(self) -> Metrics:
         """Return the means over all steps of the window and empty it; the learning rate is that of the last step."""
-        num_steps = sum(steps for steps, _ in self.pieces)
+        means: Metrics = {}
+        for name in dict.fromkeys(name for _, metrics in self.pieces for name in metrics):
+            # A piece whose steps were all skipped, in float16, has no gradient norm.
+            found = [(steps, metrics[name]) for steps, metrics in self.pieces if name in metrics]
+            means[name] = sum(steps * value for steps, value in found) / sum(steps for steps, _ in found)
         last = self.pieces[-1][1]
-        means = {name: sum(steps * metrics[name] for steps, metrics in self.pieces) / num_steps for name in last}
         self.pieces = []
         return {**means, LEARNING_RATE: last[LEARNING_RATE]}
 

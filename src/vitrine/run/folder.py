@@ -109,12 +109,12 @@ class ResumePoint:
     progress: RunProgress
     path: Path
 
-    def take_up_progress(self) -> RunProgress:
+    def take_up_progress(self, is_main: bool = True) -> RunProgress:
         """Return the progress to continue from, with a notice if the run was begun by a version that rounds differently."""
-        if self.progress.rounding != ROUNDING:
+        if self.progress.rounding != ROUNDING and is_main:
             warn_user(
-                f"The run in {self.path} was begun by an earlier version, whose optimizer rounds differently: from here on its "
-                "weights differ in the last digits from those of a run without the change."
+                f"The run in {self.path} was begun by an earlier version, whose optimizer rounds differently: from here on it "
+                "is not the run that it would have been, as on another machine."
             )
         return replace(self.progress, rounding=ROUNDING)
 

@@ -133,7 +133,7 @@ class Run:
         else:
             loaded, is_checkpointing = resume_point.checkpoint, recipe.machine.gradient_checkpointing
             check_classes(loaded, self.data, resume_point.path)
-            self.progress = resume_point.take_up_progress()
+            self.progress = resume_point.take_up_progress(runtime.is_main)
             self.start = replace(loaded, model=rebuild(loaded.model, gradient_checkpointing=is_checkpointing))
         check_memory(self.start.model.config, recipe, runtime)
         check_mps(self.start.model.config, recipe, runtime)

@@ -132,7 +132,7 @@ def accumulate_gradients(
     for number, part in enumerate(parts):
         # Dropout is a function of seed, step, rank and part, so that a resumed run draws the same.
         seed_generators(*keys, number)
-        with parallel.synchronised(is_last=number == len(parts) - 1):
+        with parallel.keeping_digits(), parallel.synchronised(is_last=number == len(parts) - 1):
             output = parallel(part)
             fraction = len(part) / num_images
             state.scaler.scale(output.loss * fraction).backward()

@@ -122,7 +122,16 @@ Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by metric name."""
 
 LEARNING_RATE = "rate"  # its key in a record
-NOT_METRICS = {"step", "loss", LEARNING_RATE, "grad_norm", "images_per_s", "waited", "seconds"}  # of the objective
+NOT_METRICS = {
+    "step",
+    "loss",
+    LEARNING_RATE,
+    "grad_norm",
+    "skipped_steps",
+    "images_per_s",
+    "waited",
+    "seconds",
+}  # of the objective
 PANEL_WIDTH, PANEL_HEIGHT = 3.6, 2.7  # inches
 LABEL_GAP = 0.085  # least distance of two labels beside a panel, as a fraction of its height
 MAX_POINTS = 300  # of a curve on a page

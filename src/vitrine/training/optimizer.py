@@ -32,10 +32,14 @@ def build_optimizer(objective: Objective, config: OptimConfig) -> Optimizer:
 
 
 def can_be_fused(objective: Objective, config: OptimConfig) -> bool:
-    """Return whether torch has a fused optimizer for the parameters: not on the meta device, and no SGD of sharded ones."""
+    """Return whether torch has a fused optimizer for the parameters: not on the meta device, and no SGD of sharded ones.
+
+    The one of mps does not skip the steps that float16 has to skip (pytorch 186360).
+    """
     parameters = list(objective.parameters())
     is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
-    return not any(parameter.is_meta for parameter in parameters) and (config.kind == "adamw" or not is_sharded)
+    has_kernel = all(parameter.device.type not in ("meta", "mps") for parameter in parameters)
+    return has_kernel and (config.kind == "adamw" or not is_sharded)
 
 
 def build_groups(objective: Objective, config: OptimConfig) -> list[dict[str, object]]:
@@ -81,8 +85,8 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 @torch.no_grad()
 def clip_gradients(module: nn.Module, max_norm: float | None) -> torch.Tensor:
     """Scale all gradients down to a global norm, unless it is None; return the norm before that, on the device."""
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
+    parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if max_norm is not None:
-        nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank has a part of a sharded one

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrine.core.console import warn_user
-from vitrine.core.precision import choose_dtype, computing_in
+from vitrine.core.precision import choose_dtype, computing_in, keeping_digits
 from vitrine.core.runtime import Runtime
 from vitrine.data.batch import Batch
 from vitrine.objectives.objective import LossOutput, Objective
@@ -53,6 +53,10 @@ class Parallel:
         """Return a context in which products and convolutions are computed in the run's precision."""
         return computing_in(self.dtype, self.runtime.device)
 
+    def keeping_digits(self) -> AbstractContextManager[None]:
+        """Return a context for forward and backward pass together, in which float32 keeps all of its digits."""
+        return keeping_digits(self.dtype, self.runtime.device)
+
     def build_scaler(self) -> GradScaler:
         """Build what scales the loss in float16, whose gradients would underflow; in other precisions it does nothing."""
         return GradScaler(self.runtime.device.type, INITIAL_SCALE, enabled=self.dtype == torch.float16)
@@ -85,13 +89,14 @@ def compile_objective(objective: Objective, is_sharded: bool) -> None:
     """Compile what a training step computes, from the batch to the loss, as one graph; a sharded model block by block.
 
     FSDP2 gathers parameters between the blocks, where a graph cannot go on. What a compiler cannot take is an error, since it
-    would fall back to plain torch without a word. The encoder is compiled too, because evaluation calls it by itself.
+    would fall back to plain torch without a word. The encoder is compiled too, because logits in evaluation are its own;
+    features for few-shot evaluation are not.
     """
     if is_sharded:
         for block in list_blocks(objective.encoder):
             block.compile(backend=COMPILER, fullgraph=True)
         return
-    objective.encoder.compile(backend=COMPILER)
+    objective.encoder.compile(backend=COMPILER, fullgraph=True)
     objective.compile(backend=COMPILER, fullgraph=True)
 
 
