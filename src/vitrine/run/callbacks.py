@@ -23,7 +23,7 @@ from vitrine.training.state import TrainState
 
 Action = Literal["log", "evaluate", "save", "stop"]
 
-# With GPUs, asking all ranks whether one of them wants to stop makes their hosts wait for each other, and steps are short.
+# Steps after which GPU ranks ask each other whether one wants to stop: their hosts wait for each other, and steps are short.
 STEPS_BETWEEN_QUESTIONS = 8
 
 

@@ -20,7 +20,7 @@ def build_optimizer(objective: Objective, config: OptimConfig) -> Optimizer:
     groups = build_groups(objective, config)
     if not groups:
         raise ValueError(f"No parameters are left to train with optim.frozen_blocks={config.frozen_blocks}: lower it.")
-    fused = can_be_fused(objective, config)
+    fused = can_be_fused(objective, config) or None  # None: what torch chooses, e.g. foreach on CUDA
     if config.kind == "adamw":
         return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=fused)
     optimizer = SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=fused)
