@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.data.pictures import draw_picture
 from vitrine.data.quality import edge_map, perceptual_hash
-from vitrine.data.quality.crowds import MAX_SEARCHED, ImageSet, find_candidates, pair_crowds
+from vitrine.data.quality.crowds import MAX_SEARCHED, NUM_KEPT, ImageSet, find_candidates, pair_crowds
 from vitrine.data.quality.duplicates import DuplicatePairs, find_duplicates_between, find_duplicates_within
 from vitrine.data.quality.edge_map import ImageComparer
 from vitrine.data.quality.image_stats import stats_of_chunk
@@ -118,6 +118,31 @@ def test_small_groups_are_left_as_they_are() -> None:
     images = build_set(mix(*(copy(picture, MAX_SEARCHED, seed) for seed, picture in enumerate(draw_others(5)))))
     assert pair_crowds(images, images) == {}
     assert images.is_searched.all()
+
+
+def test_all_but_a_few_of_a_crowd_leave_the_search() -> None:
+    """Those with the most and the least noise stay, and their representative."""
+    pictures = copy(PICTURE, 100)
+    images = build_set(pictures)
+    pairs = pair_crowds(images, images)
+    assert {first for first, _ in pairs} == {0}
+    assert len(pairs) == 99
+    by_similarity = [second for _, second in sorted(pairs, key=pairs.__getitem__)]
+    half = NUM_KEPT // 2
+    assert np.flatnonzero(images.is_searched).tolist() == sorted([0, *by_similarity[:half], *by_similarity[-half:]])
+
+
+def test_many_small_crowds_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another, each of 30 crowds would be compared in three parts at least."""
+    images = build_set(mix(*(copy(picture, 40, seed) for seed, picture in enumerate(draw_others(30)))))
+    calls: list[int] = []
+    compare = ImageComparer.compare
+    monkeypatch.setattr(ImageComparer, "compare", lambda self, pairs, sides: calls.append(1) or compare(self, pairs, sides))
+    pairs = pair_crowds(images, images)
+    crowds = {first for first, _ in pairs}
+    assert len(crowds) > 20  # a few may not have been drawn
+    assert len(pairs) == 39 * len(crowds)
+    assert len(calls) < 30
 
 
 def test_pictures_with_similar_hashes_are_not_taken_for_copies() -> None:

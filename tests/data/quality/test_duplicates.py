@@ -12,6 +12,7 @@ from PIL import Image, ImageEnhance
 from tests.data.pictures import draw_picture, encode, write_picture
 from vitrine.data.open_data import open_data
 from vitrine.data.quality import duplicates, edge_map
+from vitrine.data.quality.crowds import MAX_SEARCHED
 from vitrine.data.quality.duplicates import extend_to_copies, find_duplicates_between, find_duplicates_within, pair_identical
 from vitrine.data.quality.image_stats import ImageStats, compute_image_stats, stats_of_chunk
 from vitrine.data.quality.perceptual_hash import PerceptualHashes
@@ -92,7 +93,7 @@ def test_crowds_of_identical_and_of_near_copies_do_not_multiply() -> None:
     """Of 200 images with identical bytes, the first has 100 near copies: each other one is paired with the first few."""
     near = np.stack([np.zeros(100, np.int64), np.arange(100)], axis=1)
     pairs, similarity = extend_to_copies(near, np.linspace(0.8, 0.9, 100), np.zeros(200, np.int64), np.arange(100))
-    assert len(pairs) == len(similarity) == 100 + 199 * 32
+    assert len(pairs) == len(similarity) == 100 + 199 * MAX_SEARCHED
     assert set(pairs[:, 0].tolist()) == set(range(200))
 
 

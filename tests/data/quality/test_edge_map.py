@@ -21,7 +21,6 @@ from vitrine.data.quality.edge_map import (
     build_window,
     compare_pairs,
     compute_edge_map,
-    compute_similarity,
     compute_whole_edges,
     correlate_with_crops,
     load_grey,
@@ -34,6 +33,11 @@ WINDOWS = np.stack([build_window(*crop) for crop in CROPS])
 
 def load(image: Image.Image) -> EdgeMap:
     return compute_edge_map(load_grey(LazyImage(np.asarray(image), "picture")))
+
+
+def compute_similarity(first: EdgeMap, second: EdgeMap) -> float:
+    """Return the largest correlation of one image with a crop of the other, both cropped in turn."""
+    return max(correlate_with_crops(first, second.whole), correlate_with_crops(second, first.whole))
 
 
 def test_an_image_is_like_itself_and_no_other() -> None:

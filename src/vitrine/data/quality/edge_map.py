@@ -100,11 +100,6 @@ def compute_whole_edges(grey: np.ndarray) -> WholeEdges:
     return WholeEdges(down, right, math.sqrt(max(np.vdot(down, down) + np.vdot(right, right), 1e-6)))
 
 
-def compute_similarity(first: EdgeMap, second: EdgeMap) -> float:
-    """Return the largest correlation of one image with a crop of the other, at most 1."""
-    return max(correlate_with_crops(first, second.whole), correlate_with_crops(second, first.whole))
-
-
 def correlate_with_crops(larger: EdgeMap, smaller: WholeEdges) -> float:
     """Return the largest correlation of the edges of `smaller` with those of a crop of `larger`."""
     num_crops = len(CROPS)
