@@ -11,6 +11,8 @@ from torch.optim import SGD, AdamW, Optimizer
 from vitrine.objectives.objective import ENCODER, Objective
 from vitrine.training.config import OptimConfig
 
+MIN_NORM = 1e-6  # torch's own, so that a gradient of zeros is not divided by zero
+
 
 def build_optimizer(objective: Objective, config: OptimConfig) -> Optimizer:
     """Build the optimizer of all parameters that `freeze` left; see `set_lr` for the learning rates of its groups.
@@ -85,8 +87,10 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 @torch.no_grad()
 def clip_gradients(module: nn.Module, max_norm: float | None) -> torch.Tensor:
     """Scale all gradients down to a global norm, unless it is None; return the norm before that, on the device."""
-    parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    # As nn.utils.clip_grad_norm_, which on a CPU takes the gradients one by one, in twice the time.
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # pyright: ignore[reportPrivateImportUsage]
     if max_norm is not None:
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        factor = (max_norm / (norm + MIN_NORM)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
     return norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank has a part of a sharded one
