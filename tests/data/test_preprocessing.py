@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
@@ -130,6 +130,42 @@ def test_size_before_the_crop(
     resize: Any, crop: tuple[int, int], image_size: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     assert Preprocessing(resize=resize, crop=crop).compute_resized_size(*image_size) == expected
+
+
+@pytest.mark.parametrize("size", [(320, 200), (100, 100), (64, 48), (400, 50), (20, 240)])
+@pytest.mark.parametrize("num_channels", [3, 1])
+def test_letterbox_equals_pillow(size: tuple[int, int], num_channels: int) -> None:
+    """Sizes (width and height) whose bars are equal on both sides: Pillow rounds odd ones to the other side."""
+    mean = (0.485, 0.456, 0.406)[:num_channels]
+    base = Preprocessing(resize=256, crop=(48, 64), interpolation="bicubic", mean=mean, std=(0.2,) * num_channels)
+    image = build_noise(*size[::-1]).convert("RGB" if num_channels == 3 else "L")
+    colour = tuple(round(255 * each) for each in mean)
+    padded = ImageOps.pad(image, (64, 48), Image.Resampling.BICUBIC, colour if num_channels == 3 else colour[0])
+    np.testing.assert_array_equal(np.asarray(base.with_framing("letterbox").resize_and_crop(image)), np.asarray(padded))
+
+
+def test_framings() -> None:
+    """A portrait image, white above and black below: what each framing shows of it."""
+    image = Image.fromarray(np.repeat(np.array([255, 0], np.uint8), (50, 50))[:, None].repeat(40, axis=1))
+    base = Preprocessing(resize=40, crop=(32, 32), mean=(0.5,), std=(0.5,), interpolation="nearest")
+    assert base.framing == "crop"
+    shown = {framing: base.with_framing(framing).prepare(image)[0] for framing in ("crop", "letterbox", "squash")}
+    for framing, pixels in shown.items():
+        assert base.with_framing(framing).framing == framing
+        assert set(pixels[:16, 16].tolist()) == {255}, framing
+        assert set(pixels[16:, 16].tolist()) == {0}, framing
+    width = round(40 * 32 / 100)  # of the letterboxed image, 9.5 or 10 pixels at each side
+    assert (shown["letterbox"][0] == 128).sum() == 32 - width
+    assert (shown["crop"] == 128).sum() == (shown["squash"] == 128).sum() == 0
+    assert base.with_framing("squash").with_framing("crop").resize == 32
+    assert base.with_framing("crop") is base
+    assert base.with_framing("letterbox").resized((64, 48)).framing == "letterbox"
+
+
+def test_the_box_of_a_letterbox_is_larger_than_the_image() -> None:
+    preprocessing = Preprocessing(resize=(32, 32), crop=(32, 32), letterbox=True)
+    assert preprocessing.compute_box(100, 50) == (-25, 0, 75, 100)
+    assert preprocessing.compute_box(50, 100) == (0, -25, 100, 75)
 
 
 def test_image_of_the_right_size_is_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,15 @@ from tests.formats import cases
 from tests.formats.cases import make_checkpoint
 from vitrine.core.console import VitrineWarning
 from vitrine.data.preprocessing import build_inception_preprocessing
-from vitrine.formats.checkpoint import Checkpoint, CheckpointMetadata, compute_checksum, is_metadata, parse_metadata
+from vitrine.formats.checkpoint import (
+    Calibration,
+    Checkpoint,
+    CheckpointMetadata,
+    compute_checksum,
+    is_metadata,
+    parse_metadata,
+)
+from vitrine.formats.config import FormatName
 from vitrine.formats.load import load_checkpoint
 from vitrine.formats.save import save_checkpoint
 from vitrine.models.config import ModelConfig, ViTConfig
@@ -51,7 +59,13 @@ def test_class_names_and_checksum_may_be_absent() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "version 2"),
+        ({"format": 3}, "version 3"),
+        ({"calibration": {"temperature": 1.5}}, "thresholds, reject_below"),
+        ({"calibration": {"temperature": 0, "thresholds": None, "reject_below": None}}, "temperature=0"),
+        ({"calibration": {"temperature": True, "thresholds": None, "reject_below": None}}, "temperature=True"),
+        ({"calibration": {"temperature": 1.0, "thresholds": [0.5], "reject_below": None}}, "1 thresholds"),
+        ({"calibration": {"temperature": 1.0, "thresholds": 0.5, "reject_below": None}}, "list"),
+        ({"calibration": {"temperature": 1.0, "thresholds": None, "reject_below": 2}}, "from 0 to 1"),
         ({"format": None}, "version None"),
         ({"format": [1]}, r"version \[1\]"),
         ({"model": None}, "model"),
@@ -71,6 +85,43 @@ def test_class_names_and_checksum_may_be_absent() -> None:
 def test_wrong_metadata_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
         parse_metadata(make_metadata(**changes), "config.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["nothing", "readout", "letterbox", "temperature", "rejection", "thresholds"],
+)
+def test_only_what_older_versions_would_misread_is_format_2(change: str, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(cases.VIT)
+    preprocessing, num_classes = checkpoint.preprocessing, checkpoint.model.config.num_classes
+    if change == "readout":
+        checkpoint.model.reset_head(num_classes, readout_layers=(0, 1), readout="both")
+    changed = {
+        "letterbox": {"preprocessing": preprocessing.with_framing("letterbox")},
+        "temperature": {"calibration": Calibration(temperature=1.5)},
+        "rejection": {"calibration": Calibration(reject_below=0.6)},
+        "thresholds": {"calibration": Calibration(thresholds=(0.5,) * num_classes)},
+    }
+    checkpoint = replace(checkpoint, **changed.get(change, {}))
+    save_checkpoint(checkpoint, tmp_path / "model")
+    content = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert content["format"] == (1 if change == "nothing" else 2)
+    assert ("calibration" in content) == (change in ("temperature", "rejection", "thresholds"))
+    assert ("letterbox" in content["preprocessing"]) == (change == "letterbox")
+    again = load_checkpoint(tmp_path / "model")
+    assert (again.preprocessing, again.calibration) == (checkpoint.preprocessing, checkpoint.calibration)
+
+
+@pytest.mark.parametrize("format", ["timm", "hf"])
+def test_other_formats_carry_letterbox_and_calibration_for_us(format: FormatName, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(replace(cases.VIT, gelu="erf"))
+    framed = checkpoint.preprocessing.with_framing("letterbox")
+    checkpoint = replace(checkpoint, preprocessing=framed, calibration=Calibration(temperature=2.0))
+    path = tmp_path / ("model.safetensors" if format == "timm" else "model")
+    with pytest.warns(VitrineWarning, match="letterbox around images and the calibration"):
+        save_checkpoint(checkpoint, path, format)
+    again = load_checkpoint(path)
+    assert (again.preprocessing, again.calibration) == (framed, Calibration(temperature=2.0))
 
 
 def test_a_foreign_config_is_not_metadata() -> None:
@@ -100,6 +151,15 @@ def test_checksum_does_not_depend_on_order() -> None:
         random.Random(seed).shuffle(names)
         assert compute_checksum({name: TENSORS[name] for name in names}) == compute_checksum(TENSORS)
     assert compute_checksum({**TENSORS, "a": TENSORS["a"].T.contiguous().T}) == compute_checksum(TENSORS)
+
+
+def test_probabilities_are_softmax_or_sigmoids() -> None:
+    logits = torch.tensor([[0.0, 2.0], [-1.0, 0.0]])
+    assert torch.equal(Calibration(temperature=2.0).to_probabilities(logits), logits.softmax(dim=1))
+    several = Calibration(thresholds=(0.4, 0.5))
+    probabilities = several.to_probabilities(logits)
+    assert torch.equal(probabilities, logits.sigmoid())
+    assert several.find_labels(probabilities).tolist() == [[True, True], [False, True]]  # 0.5 is at its threshold
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Preprocessing: resize, centre crop, mean and std, as a frozen dataclass that is stored with each checkpoint.
+"""Preprocessing: resize, framing, mean and std, as a frozen dataclass that is stored with each checkpoint.
 
 torch and Pillow are imported on first use, so that configs and `--help` load fast. Letters: C channels, H x W pixels.
 """
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+Framing = Literal["crop", "letterbox", "squash"]
+"""How an image that is not square becomes one: its centre; all of it between bars; all of it, at another aspect ratio."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -28,7 +30,7 @@ MIN_NUMBER, MAX_NUMBER = 1e-37, 1e37
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Resize, centre crop and normalisation of images. The sizes have no default: they come with the model."""
+    """Resize, framing and normalisation of images. The sizes have no default: they come with the model."""
 
     resize: tuple[int, int] | int | None
     """New short side, keeping the aspect ratio; or new height and width; or None: no resize."""
@@ -40,6 +42,8 @@ class Preprocessing:
     """Mean of each channel, for values in 0..1."""
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Standard deviation of each channel, for values in 0..1."""
+    letterbox: bool = False
+    """Fit the whole image into `crop` at its own aspect ratio, between bars in the mean colour; `resize` is `crop` then."""
 
     def __post_init__(self) -> None:
         require_field_types(self)
@@ -48,6 +52,8 @@ class Preprocessing:
         if not (self.resize is None or is_side(self.resize) or is_size(self.resize)):
             expected = f"the short side, or height and width, of 1 to {MAX_SIDE} pixels"
             raise ValueError(f"resize={self.resize!r} must be {expected}, e.g. 256 or (224, 224), or None.")
+        if self.letterbox and self.resize != self.crop:
+            raise ValueError(f"letterbox fits images into crop={self.crop}: resize must be the same, not {self.resize!r}.")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if not isinstance(numbers, tuple) or not all(is_number(number) for number in numbers):
                 raise ValueError(f"{name}={numbers!r} must be a tuple of finite numbers, one for each channel.")
@@ -59,6 +65,18 @@ class Preprocessing:
     @property
     def num_channels(self) -> int:
         return len(self.mean)
+
+    @property
+    def framing(self) -> Framing:
+        """How images that are not square become so."""
+        return "letterbox" if self.letterbox else "squash" if self.resize == self.crop else "crop"
+
+    def with_framing(self, framing: Framing) -> "Preprocessing":
+        """Return the preprocessing with another framing; a crop keeps all of the short side unless this crops already."""
+        if framing == self.framing:
+            return self
+        resize = min(self.crop) if framing == "crop" else self.crop
+        return replace(self, resize=resize, letterbox=framing == "letterbox")
 
     def load(self, path: str | Path) -> "Tensor":
         """Read an image file and `prepare` it."""
@@ -78,7 +96,7 @@ class Preprocessing:
         return pixels.permute(2, 0, 1).contiguous()
 
     def resize_and_crop(self, image: "Image.Image") -> "Image.Image":
-        """Resize an upright image, then cut out its centre."""
+        """Resize an upright image, then cut out its centre, or add bars to it."""
         from PIL import Image
 
         resample = Image.Resampling[self.interpolation.upper()]
@@ -87,6 +105,10 @@ class Preprocessing:
         # worth 0.7 points of DeiT-Tiny's accuracy on a thousand photographs (docs/log.md).
         top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
         bottom, right = top + self.crop[0], left + self.crop[1]
+        if self.letterbox:
+            framed = Image.new(image.mode, (self.crop[1], self.crop[0]), tuple(round(255 * mean) for mean in self.mean))
+            framed.paste(image.resize((width, height), resample), (-left, -top))
+            return framed
         if height * width > MAX_RESIZED_PIXELS:
             # Resize only what the crop keeps of a long strip. Not for all images: Pillow stores the box in float32, so up to
             # one value in a hundred would differ by one from resizing first, as everybody else does.
@@ -96,15 +118,23 @@ class Preprocessing:
         return image if (height, width) == self.crop else image.crop((left, top, right, bottom))
 
     def compute_box(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """Return what the crop keeps of an image of this size: left, top, right and bottom in original pixels."""
+        """Return what the model sees of an image of this size: left, top, right and bottom in original pixels.
+
+        With a letterbox that is more than the image.
+        """
         resized = self.compute_resized_size(height, width)
         down, across = height / resized[0], width / resized[1]
         top, left = (resized[0] - self.crop[0]) // 2, (resized[1] - self.crop[1]) // 2
-        right, bottom = min((left + self.crop[1]) * across, width), min((top + self.crop[0]) * down, height)
+        right, bottom = (left + self.crop[1]) * across, (top + self.crop[0]) * down
+        if not self.letterbox:  # rounding may give a little more than there is
+            right, bottom = min(right, width), min(bottom, height)
         return left * across, top * down, right, bottom
 
     def compute_resized_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after the resize, enlarged if necessary until the crop fits inside."""
+        """Return height and width after the resize: within the crop with a letterbox, else large enough to hold it."""
+        if self.letterbox:
+            scale = min(self.crop[0] / height, self.crop[1] / width)
+            return max(1, round(height * scale)), max(1, round(width * scale))
         start = self.resize if isinstance(self.resize, tuple) else (height, width)
         size = start
         if isinstance(self.resize, int):
@@ -148,6 +178,8 @@ class Preprocessing:
 
     def resized(self, image_size: tuple[int, int]) -> "Preprocessing":
         """Return the preprocessing for another image size, with the same ratio of resize to crop."""
+        if self.resize == self.crop:
+            return replace(self, crop=image_size, resize=image_size)
         changed = replace(self, crop=image_size)  # checks the size
         if self.resize is None:
             return changed
@@ -157,8 +189,9 @@ class Preprocessing:
         return replace(changed, resize=(height, width))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for a checkpoint's config.json."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """Return the fields for a checkpoint's config.json; `letterbox` only if it is on, so that older versions read it."""
+        content = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return content if self.letterbox else {name: value for name, value in content.items() if name != "letterbox"}
 
     @classmethod
     def from_json(cls, content: object) -> "Preprocessing":
@@ -166,7 +199,7 @@ class Preprocessing:
         if not isinstance(content, dict):
             raise ValueError(f"The preprocessing is a {type(content).__name__}; expected an object with its fields.")
         names = [field.name for field in fields(cls)]
-        problems = [f"{name} is missing" for name in names if name not in content]
+        problems = [f"{name} is missing" for name in names if name not in content and name != "letterbox"]
         problems += [f"{name!r} is unknown" for name in content if name not in names]
         if problems:
             raise ValueError(f"Preprocessing: {'; '.join(problems)}; expected the fields {', '.join(names)}.")

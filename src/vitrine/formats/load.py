@@ -19,6 +19,7 @@ from vitrine.formats.base import CheckpointFormat, ForeignCheckpoint, InferredMo
 from vitrine.formats.checkpoint import (
     METADATA_CHECKSUM_KEY,
     METADATA_KEY,
+    NO_CALIBRATION,
     SIDE_FILE_ENDING,
     Checkpoint,
     CheckpointMetadata,
@@ -200,7 +201,8 @@ def read_checkpoint(file: TensorFile, source: str, overrides: Overrides) -> Chec
     dtypes = sorted({tensor.dtype.removeprefix("torch.") for tensor in tensors.values()})
     origin = {"source": source, "format": fmt.name, "dtypes": dtypes, "read_by": f"vitrine {__version__}"}
     provenance = origin if own is None else own.provenance
-    return Checkpoint(model, inferred.preprocessing, inferred.class_names, provenance)
+    calibration = NO_CALIBRATION if own is None else own.calibration
+    return Checkpoint(model, inferred.preprocessing, inferred.class_names, provenance, calibration)
 
 
 def resolve_model(
@@ -305,7 +307,7 @@ def replace_head(checkpoint: Checkpoint, num_classes: int, source: str) -> Check
     else:
         replaced = "its head and the hidden layer before it were" if had_hidden_layer else "its head was"
         warn_user(f"{source} has {old} classes, not {num_classes}: {replaced} replaced by a new head of zeros.")
-    return replace(checkpoint, class_names=None)
+    return replace(checkpoint, class_names=None, calibration=NO_CALIBRATION)
 
 
 def resize_checkpoint(checkpoint: Checkpoint, size: tuple[int, int], method: ResizeMethod) -> Checkpoint:

@@ -16,6 +16,7 @@ from vitrine.core.files import atomic_file, atomic_folder, write_json
 from vitrine.data.preprocessing import Preprocessing, build_inception_preprocessing
 from vitrine.formats.base import CheckpointFormat
 from vitrine.formats.checkpoint import (
+    NO_CALIBRATION,
     SIDE_FILE_ENDING,
     Checkpoint,
     CheckpointMetadata,
@@ -76,7 +77,7 @@ def save_checkpoint(
         tensors = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in tensors.items()}
     provenance = {**checkpoint.provenance, "written_by": f"vitrine {__version__}"}
     metadata = CheckpointMetadata(
-        config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors)
+        config, checkpoint.preprocessing, checkpoint.class_names, provenance, compute_checksum(tensors), checkpoint.calibration
     )
     try:
         if fmt.container == "folder":
@@ -86,6 +87,7 @@ def save_checkpoint(
     except (SafetensorError, RuntimeError) as error:  # what safetensors and torch raise for a full disk or no permission
         raise OSError(f"Cannot write {path}: {summarise_error(error)}. Check free space and write permission.") from None
     warn_about_other_readers(fmt, config, path)
+    warn_about_lost_settings(fmt, metadata, path)
 
 
 def check_format_path(format: FormatName, path: Path) -> None:
@@ -139,6 +141,16 @@ def write_file(path: Path, tensors: ForeignTensors, metadata: CheckpointMetadata
 def save_safetensors(tensors: ForeignTensors, path: Path, metadata: CheckpointMetadata) -> None:
     # transformers rejects safetensors whose metadata lack the framework's name.
     save_file(dict(tensors), path, metadata={"format": "pt", **embed_metadata(metadata)})
+
+
+def warn_about_lost_settings(fmt: CheckpointFormat, metadata: CheckpointMetadata, path: Path) -> None:
+    """Warn if other programs would frame images differently, or give other probabilities; our reader has them from us."""
+    lost = ["the letterbox around images"] if metadata.preprocessing.letterbox else []
+    lost += ["the calibration of probabilities"] if metadata.calibration != NO_CALIBRATION else []
+    if lost and fmt.name != "vitrine":
+        warn_user(
+            f"{path}: the format {fmt.name} cannot hold {' and '.join(lost)}; only Vitrine will use what is stored of it."
+        )
 
 
 def warn_about_other_readers(fmt: CheckpointFormat, config: ModelConfig, path: Path) -> None:

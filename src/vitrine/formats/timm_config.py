@@ -101,16 +101,21 @@ def parse_input_size(size: object) -> tuple[int, int] | None:
 def parse_preprocessing(pretrained: dict[str, Any], config: ModelConfig) -> Preprocessing:
     """Build the preprocessing of a pretrained_cfg.
 
-    timm resizes the short side to the input size divided by `crop_pct`, rounded down; crop_mode "squash" resizes both sides.
+    timm resizes the short side to the input size divided by `crop_pct`, rounded down; crop_mode "squash" resizes both sides,
+    "border" the long side and fills the rest with the mean colour.
     """
     default = build_imagenet_preprocessing(config.image_size, config.num_channels)
     crop_pct = pretrained.get("crop_pct", 0.875)
     if not isinstance(crop_pct, int | float) or not 0.01 <= crop_pct <= 2:
         raise ValueError(f"config.json has crop_pct={crop_pct!r}; expected a fraction of the image, e.g. 0.875.")
     height, width = (math.floor(side / crop_pct) for side in config.image_size)
+    crop_mode = pretrained.get("crop_mode")
+    if crop_mode == "border" and crop_pct != 1:
+        raise ValueError(f"config.json has crop_mode='border' with crop_pct={crop_pct}; supported is crop_pct=1.")
     return Preprocessing.from_json(
         {
-            "resize": [height, width] if pretrained.get("crop_mode") == "squash" else min(height, width),
+            "resize": [height, width] if crop_mode in ("squash", "border") else min(height, width),
+            "letterbox": crop_mode == "border",
             "crop": list(config.image_size),
             "interpolation": pretrained.get("interpolation", default.interpolation),
             "mean": pretrained.get("mean", default.mean),

@@ -36,7 +36,7 @@ class Comparison:
     """Images with the same top-1 class."""
     num_images: int
     same_description: bool
-    """Equal preprocessing and class names; not checked for transformers."""
+    """Equal preprocessing, class names and calibration; not checked for transformers."""
 
     @property
     def is_equal(self) -> bool:
@@ -57,7 +57,8 @@ def compare_readers(checkpoint: Checkpoint, path: str | Path, images: Tensor, de
     """Return the comparisons of `verify_checkpoint`."""
     expected = compute_outputs(checkpoint, images, device)
     reloaded = load_checkpoint(path)
-    same = (checkpoint.preprocessing, checkpoint.class_names) == (reloaded.preprocessing, reloaded.class_names)
+    described = [(each.preprocessing, each.class_names, each.calibration) for each in (checkpoint, reloaded)]
+    same = described[0] == described[1]
     comparisons = [compare_outputs("vitrine", compute_outputs(reloaded, images, device), expected, same)]
     peer = load_transformers_model(Path(path), checkpoint)
     if peer is not None:
