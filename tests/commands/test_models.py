@@ -1,4 +1,4 @@
-"""`vitrine models`: the table, the same figures as JSON, and mistakes."""
+"""`vitrine models`: the tables, the same figures as JSON, and mistakes."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrine.cli import main
+from vitrine.formats.pretrained import list_starting_points
 from vitrine.models.cost import compute_cost
 from vitrine.models.registry import MODELS
 
@@ -37,9 +38,37 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
     assert first["training_weight_bytes"] == 16 * 304_326_632
 
 
+def test_pretrained_models_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "pretrained.json"
+    main(["models", "--pretrained", "--json", str(target)])
+    header, *rows = capsys.readouterr().out.splitlines()
+    points = list_starting_points()
+    assert header.split()[:2] == ["name", "licence"]
+    assert [row.split()[:4] for row in rows] == [
+        [point.name, point.licence, str(point.image_size), f"{point.num_parameters:,}"] for point in points
+    ]
+    best = next(row for row in rows if "vit_base_patch16_224.augreg_in21k " in row)
+    assert "17.56         85.49 %" in best
+    assert best.endswith("README: AugReg of this size at 384 px")
+    assert json.loads(target.read_text()) == [point.to_json() for point in points]
+
+
+def test_pretrained_models_are_found_by_a_part_of_their_name(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["models", "--pretrained", "bit", "ViT-L/14"])
+    _, *rows = capsys.readouterr().out.splitlines()
+    expected = [point.name for point in list_starting_points() if point.family == "BiT" or point.model == "ViT-L/14"]
+    assert [row.split()[0] for row in rows] == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--pretrained", "--image-size", "384"], "--image-size 384 has no effect with --pretrained"),
+        (["--pretrained", "--num-classes", "10"], "--num-classes 10 has no effect with --pretrained"),
+        (["--pretrained", "--images", "1e6"], "--images 1000000.0 has no effect with --pretrained"),
+        (["--pretrained", "--epochs", "7"], "--epochs 7.0 has no effect with --pretrained"),
+        (["--pretrained", "ViT-B/16", "swin"], "'swin'"),
+        (["--pretrained", "--json", "nowhere/table.json"], "nowhere"),
         (["ViT-B/16", "--image-size", "8"], "16 x 16"),
         (["--image-size", "8x8x8"], "--image-size 8x8x8"),
         (["--image-size", "small"], "--image-size small"),

@@ -29,6 +29,7 @@ from vitrine.core.hub import (
     explain_hub_error,
     format_cause,
     is_hub_reference,
+    is_model_cached,
     is_offline,
     list_repository_files,
     match_reference,
@@ -415,6 +416,15 @@ def test_a_second_download_requests_no_file(source: str, visit: Visit) -> None:
     repository = parse_model_reference(source)[0]
     assert visit.hub_again.list_requested_files(repository, "HEAD") == []
     assert visit.hub_again.list_requested_files(repository) == []
+
+
+def test_only_complete_copies_count_as_cached(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(visit.home / "hub"))
+    sources = [*COMPLETE, BY_COMMIT, "hf://owner/mended", "hf://owner/cut", "hf://owner/only-config", "hf://owner/unasked"]
+    cached = [source for source in sources if is_model_cached(source)]
+    assert cached == [*COMPLETE, BY_COMMIT, "hf://owner/mended"]
+    with pytest.raises(ValueError, match="hf://owner/name"):
+        is_model_cached("owner/plain")
 
 
 def test_a_new_commit_is_downloaded(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def download_model(source: str) -> Path:
         raise explain_hub_error(source, cause) from cause
     if problem is not None and not is_offline(problem):
         warn_about_cached_copy(source, folder.name, problem)
-    if not any((folder / name).exists() for name in (SINGLE, INDEX, PICKLED)):
+    if not has_weights(folder):
         files = files or [path.name for path in folder.glob("*")]
         expected = f"{SINGLE}, {INDEX} with its shards, or {PICKLED}: choose another repository or revision"
         raise ValueError(f"{source} contains {join_names(files) or 'no files'}; expected {expected}.")
@@ -108,6 +108,22 @@ def download_snapshot(repository: str, revision: str | None, only_cached: bool) 
         # The folder is named by its commit; a branch may have moved since the first step.
         download(revision=folder.name, allow_patterns=[*CONFIGS, weights])
     return folder
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether a snapshot folder holds weights in one of their forms."""
+    return any((folder / name).exists() for name in (SINGLE, INDEX, PICKLED))
+
+
+def is_model_cached(source: str) -> bool:
+    """Return whether a complete copy of a model is in the hub's cache, so that it can be loaded without a connection."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision = parse_model_reference(source)
+    try:
+        return has_weights(download_snapshot(repository, revision, only_cached=True))
+    except LocalEntryNotFoundError:
+        return False
 
 
 def is_offline(error: Exception) -> bool:
