@@ -12,9 +12,26 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.stats import binomtest, norm
-from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, recall_score, top_k_accuracy_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    recall_score,
+    top_k_accuracy_score,
+)
 
 from tests.data.sources.test_imagenet import make_imagenet
+from tests.evaluation.test_multi_label import (
+    LABELS,
+    THRESHOLDS,
+    compute_sigmoids,
+    list_targets,
+    make_multi_label,
+    write_labelled_images,
+)
 from tests.evaluation.test_predictor import compute_probabilities, make_classifier
 from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
@@ -22,6 +39,7 @@ from tests.pages import list_links, read_page
 from tests.photos import draw_images
 from vitrine.cli import main
 from vitrine.evaluation import classification_report
+from vitrine.formats.checkpoint import Calibration
 
 NUM_CLASSES, NUM_EACH = 7, 6
 NAMES = tuple(f"class {number}" for number in range(NUM_CLASSES))
@@ -126,6 +144,18 @@ def test_classes_are_sorted_worst_first(folder: Path, tmp_path: Path, capsys: py
     worst = sorted(classes, key=lambda each: each["top1"]["value"])
     expected = [f"{each['name']} 6 {show(each['top1'])} {each['mistaken_for'] or ''}".strip() for each in worst]
     assert lines[start + 1 :] == expected
+
+
+def test_uneven_classes_have_a_mean_over_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"class 0": 9, "class 1": 3, "class 2": 2}
+    files = [file for name, count in counts.items() for file in draw_images(tmp_path / "photos" / name, count, seed=count)]
+    save_quietly(make_classifier(files, replace(cases.VIT, num_classes=3)), tmp_path / "model", "vitrine")
+    run("evaluate", tmp_path / "model", tmp_path / "photos", "--json", tmp_path / "report.json", *NO_WORKERS)
+    report = json.loads((tmp_path / "report.json").read_text())
+    truth, probabilities = compute_by_hand(tmp_path / "model", tmp_path / "photos")
+    expected = balanced_accuracy_score(truth, probabilities.argmax(axis=1))
+    assert report["macro_top1"]["value"] == pytest.approx(expected)
+    assert f"macro top-1 {show(report['macro_top1'])}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_top5_of_five_classes_is_only_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +313,77 @@ def test_several_labels_as_in_real(tmp_path: Path, capsys: pytest.CaptureFixture
     assert_wilson(report["top1"], sum(prediction in labels for prediction, labels in zip(best, real, strict=True)), 4)
     assert report["loss"] is None
     assert capsys.readouterr().out.startswith("4 images, 1 without a label left out ")
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write photos with several labels each and their list in both forms, and a model with thresholds, `model`."""
+    folder = tmp_path_factory.mktemp("several")
+    data = write_labelled_images(folder / "photos")
+    with data.open(newline="") as file:
+        rows = [{"image": row["image"], "labels": row["labels"].split(";")} for row in csv.DictReader(file)]
+    (folder / "photos" / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = [folder / "photos" / f"{number}.png" for number in range(len(LABELS))]
+    save_quietly(make_multi_label(files, temperature=1.5), folder / "model", "vitrine")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_several_labels_by_thresholds(form: str, several: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = evaluate_to_json(several / "model", several / "photos" / f"list.{form}", out=tmp_path / "report.json")
+    files = [several / "photos" / f"{number}.png" for number in range(len(LABELS))]
+    scores, truth = compute_sigmoids(load_quietly(several / "model"), files), list_targets()
+    predicted = scores >= THRESHOLDS
+    assert (report["num_images"], report["num_labels"]) == (12, truth.sum())
+    expected = average_precision_score(truth[:, :4], scores[:, :4], average=None)
+    assert [each["average_precision"]["value"] for each in report["classes"]] == pytest.approx(expected.tolist())
+    assert report["mean_average_precision"]["value"] == pytest.approx(expected.mean())
+    f1 = f1_score(truth, predicted, average=None, labels=range(4), zero_division=0)
+    assert [each["f1"] for each in report["classes"]] == pytest.approx(f1.tolist())
+    assert report["macro_f1"]["value"] == pytest.approx(f1.mean())
+    assert report["micro_f1"]["value"] == pytest.approx(f1_score(truth, predicted, average="micro"))
+    assert_wilson(report["exact_match"], (truth == predicted).all(axis=1).sum(), 12)
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == f"12 images, {truth.sum()} labels 95 % interval"
+    names = {"mean average precision": "mean_average_precision", "macro F1": "macro_f1", "micro F1": "micro_f1"}
+    names["all labels right"] = "exact_match"
+    assert lines[1:5] == [f"{title} {show(report[name])}" for title, name in names.items()]
+    worst = sorted(report["classes"], key=lambda each: each["average_precision"]["value"])
+    assert lines[5:7] == ["", "class images average precision 95 % interval F1"]
+    assert lines[7:] == [
+        f"{each['name']} {each['num_images']} {show(each['average_precision'])} {100 * each['f1']:.2f} %" for each in worst
+    ]
+
+
+def test_files_of_several_labels(several: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = several / "photos" / "list.csv"
+    report = evaluate_to_json(several / "model", data, "--out", tmp_path / "out", out=tmp_path / "report.json")
+    assert f"{tmp_path / 'out'}: report.html, classes.csv." in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["classes.csv", "report.html"]
+    with (tmp_path / "out" / "classes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [(each["name"], each["average_precision"]["value"], each["f1"]) for each in report["classes"]]
+    assert [(row["class"], float(row["average_precision"]), float(row["f1"])) for row in rows] == expected
+    page = read_page(tmp_path / "out" / "report.html")
+    assert page.one(kind="value").text == f"{100 * report['mean_average_precision']['value']:.1f}%"
+
+
+def test_several_labels_of_a_model_for_one_class(several: Path, tmp_path: Path) -> None:
+    """A model without thresholds is right if its class is one of the labels, as in ReaL."""
+    plain = replace(load_quietly(several / "model"), calibration=Calibration())
+    save_quietly(plain, tmp_path / "plain", "vitrine")
+    report = evaluate_to_json(tmp_path / "plain", several / "photos" / "list.csv", out=tmp_path / "report.json")
+    best = compute_probabilities(plain, [several / "photos" / f"{n}.png" for n in range(len(LABELS))]).argmax(axis=1)
+    assert (report["num_images"], report["num_left_out"]) == (10, 2)
+    assert_wilson(report["top1"], sum(each in labels for each, labels in zip(best, LABELS, strict=True)), 10)
+
+
+def test_models_for_several_labels_are_not_compared(folder: Path, several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for models in ((several / "model", folder / "first"), (folder / "first", several / "model")):
+        err = fail(capsys, "evaluate", models[0], several / "photos" / "list.csv", "--against", models[1])
+        assert "several labels" in err
 
 
 def test_default_split_is_test_else_val(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

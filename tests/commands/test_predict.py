@@ -16,9 +16,11 @@ from tests.formats import cases
 from tests.formats.cases import load_quietly, make_checkpoint, save_quietly
 from tests.photos import draw_images
 from vitrine.commands import predict as predict_command
+from vitrine.data.open_data import open_data
 from vitrine.data.sources import image_files
 from vitrine.evaluation import predictor
 from vitrine.evaluation.predictor import ImagePrediction
+from vitrine.formats.checkpoint import Calibration
 
 NAMES = tuple(f"class {number}" for number in range(5))
 NO_WORKERS = ("--num-workers", 0)
@@ -106,6 +108,92 @@ def test_csv_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> None:
         probabilities = [float(row[f"probability_{rank}"]) for rank in range(1, 6)]
         assert probabilities == pytest.approx([probability for _, probability in predictions], rel=SINGLE)
         assert len(row) == 11
+
+
+def list_words(out: str) -> list[str]:
+    return [" ".join(line.split()) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("comes_from", ["checkpoint", "option"])
+def test_unsure_answers_are_marked(comes_from: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((folder / "photos").rglob("*.png"))
+    best = np.array([predictions[0][1] for predictions in predict_by_hand(folder, files)])
+    limit = float(np.sort(best)[1:3].mean())
+    is_unsure = (best < limit).tolist()
+    assert sum(is_unsure) == 2
+    model, options = folder / "model", ("--reject-below", limit)
+    if comes_from == "checkpoint":
+        model, options = tmp_path / "careful", ()
+        save_quietly(replace(load_quietly(folder / "model"), calibration=Calibration(reject_below=limit)), model, "vitrine")
+    targets = ("--json", tmp_path / "p.json", "--csv", tmp_path / "p.csv", *NO_WORKERS)
+    run("predict", model, *files, "--top", 2, *options, *targets)
+    lines = list_words(capsys.readouterr().out)
+    assert lines[0] == "image 1. 2."
+    assert [line.split(".png ")[1].startswith("unsure ") for line in lines[1:]] == is_unsure
+    found = json.loads((tmp_path / "p.json").read_text())["found"]
+    assert [each["is_unsure"] for each in found] == is_unsure
+    rows = read_csv(tmp_path / "p.csv")
+    assert list(rows[0]) == ["image", "class_1", "probability_1", "class_2", "probability_2", "is_unsure"]
+    assert [row["is_unsure"] == "true" for row in rows] == is_unsure
+    run("predict", model, *files, "--top", 2, *options, *targets, "--long")
+    rows = read_csv(tmp_path / "p.csv")
+    assert list(rows[0]) == ["image", "rank", "class", "probability", "is_unsure"]
+    assert [row["is_unsure"] for row in rows] == [str(each).lower() for each in is_unsure for _ in range(2)]
+    capsys.readouterr()
+    for file, expected in zip(files, is_unsure, strict=True):
+        run("predict", model, file, *options)
+        lines = list_words(capsys.readouterr().out)
+        assert lines[0] == (f"{file} unsure" if expected else str(file))
+        assert len(lines) == 6
+
+
+def test_unsure_answers_can_be_switched_off(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then table and files are those of a model without a limit."""
+    careful = replace(load_quietly(folder / "model"), calibration=Calibration(reject_below=0.99))
+    save_quietly(careful, tmp_path / "careful", "vitrine")
+    outputs = []
+    for model, options in ((folder / "model", ()), (tmp_path / "careful", ("--reject-below", 0))):
+        targets = ("--json", tmp_path / "p.json", "--csv", tmp_path / "p.csv", *NO_WORKERS)
+        run("predict", model, folder / "photos", *options, *targets)
+        outputs.append((capsys.readouterr().out, (tmp_path / "p.json").read_text(), (tmp_path / "p.csv").read_text()))
+    assert outputs[0] == outputs[1]
+    assert "unsure" not in "".join(outputs[0])
+
+
+def test_several_labels_are_listed_and_marked(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((folder / "photos").rglob("*.png"))
+    checkpoint = replace(load_quietly(folder / "model"), calibration=Calibration(thresholds=(0.3, 0.5, 0.5, 0.2, 0.4)))
+    save_quietly(checkpoint, tmp_path / "several", "vitrine")
+    expected = predictor.Predictor(checkpoint, "cpu").predict(files, 2).predictions
+    labels = [each.labels or () for each in expected]
+    assert len({len(each) for each in labels}) > 1
+    targets = ("--json", tmp_path / "p.json", "--csv", tmp_path / "p.csv", *NO_WORKERS)
+    run("predict", tmp_path / "several", *files, "--top", 2, *targets)
+    lines = list_words(capsys.readouterr().out)
+    assert lines[0] == "image labels 1. 2."
+    for line, names, each in zip(lines[1:], labels, expected, strict=True):
+        top = " ".join(f"{name} {value:.1%}" for name, value in list(zip(each.classes, each.probabilities, strict=True))[:2])
+        assert line == f"{each.image} {', '.join(names) or 'none'} {top}"
+    found = json.loads((tmp_path / "p.json").read_text())["found"]
+    assert [list(each) for each in found] == [["image", "classes", "probabilities", "labels"]] * 5
+    assert [tuple(each["labels"]) for each in found] == labels
+    assert [tuple(each["classes"]) for each in found] == [each.classes for each in expected]
+    rows = read_csv(tmp_path / "p.csv")
+    assert list(rows[0]) == ["image", "class_1", "probability_1", "class_2", "probability_2", "labels"]
+    assert [row["labels"] for row in rows] == [";".join(names) for names in labels]
+    source = open_data(tmp_path / "p.csv")  # the file is a list of images with their labels
+    assert [{source.class_names[label] for label in source.labels.as_tuple(index)} for index in range(5)] == [*map(set, labels)]
+    run("predict", tmp_path / "several", *files, "--top", 2, *targets, "--long")
+    rows = read_csv(tmp_path / "p.csv")
+    assert list(rows[0]) == ["image", "rank", "class", "probability", "is_label"]
+    assert [row["class"] for row in rows if row["is_label"] == "true"] == [name for names in labels for name in names]
+    assert len(rows) == sum(len(each.classes) for each in expected)
+    capsys.readouterr()
+    run("predict", tmp_path / "several", files[0])
+    lines = list_words(capsys.readouterr().out)
+    assert [line.removesuffix(" label").rsplit(" ", 1)[0] for line in lines[1:] if line.endswith("label")] == list(labels[0])
+    assert len(lines) == 6
+    assert "leave it out" in fail(capsys, "predict", tmp_path / "several", files[0], "--reject-below", 0.5)
 
 
 @pytest.mark.parametrize("separator", ["\n", "\0"])
@@ -249,6 +337,7 @@ def test_errors_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert "head" in error_of(folder / "headless", photo)
     assert "empty" in error_of(model, photo, tmp_path / "empty")
     assert "--top 0" in error_of(model, photo, "--top", 0)
+    assert "--reject-below 1.5 must be" in error_of(model, photo, "--reject-below", 1.5)
     assert "batch_size=0" in error_of(model, photo, "--batch-size", 0)
     assert "num_workers=-1" in error_of(model, photo, "--num-workers", -1)
     for option in ("--json", "--csv"):

@@ -14,8 +14,12 @@ from vitrine.evaluation.intervals import (
     Spread,
     bootstrap_interval,
     compute_spread,
+    count_draws,
+    interval_of_draws,
     mcnemar_test,
+    mean_of_fractions,
     normal_interval,
+    predictive_interval,
     wilson_interval,
 )
 
@@ -120,6 +124,24 @@ def test_bootstrap_stays_above_zero() -> None:
     assert find_bounds(result)[1] > 0
 
 
+def test_draws_at_once_are_those_of_the_bootstrap() -> None:
+    values = np.random.default_rng(0).random(40)
+    counts = count_draws(40)
+    found = interval_of_draws(values @ counts / 40, 40)
+    expected = bootstrap_interval(lambda column: float(column.mean()), values)
+    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+    with_gaps = np.where(np.arange(301) % 2, np.nan, values @ counts / 40)  # a metric that is not defined in half of the draws
+    assert find_bounds(interval_of_draws(with_gaps, 40)) == pytest.approx(find_bounds(found), abs=0.03)  # half of the draws
+
+
+def test_draws_stay_within_0_and_1() -> None:
+    found = interval_of_draws(np.array([0.5, -3.0, 4.0]), 2)
+    assert (found.low, found.high) == (0, 1)
+    for values in ([1.0, 1.0, 1.0], [1.0, np.nan, 0.5], [1.0, np.nan, np.nan]):
+        assert interval_of_draws(np.array(values), 5) == Estimate(1.0, None, None)
+    assert interval_of_draws(np.array([0.5, 0.1, 0.9]), 1) == Estimate(0.5, None, None)
+
+
 def test_bootstrap_of_one_image() -> None:
     result = bootstrap_interval(lambda values: float(values.sum()), np.array([0.25]))
     assert (result.value, result.low, result.high) == (0.25, 0.25, 0.25)
@@ -195,3 +217,36 @@ def test_wilson_interval_stays_within_bounds(num_images: int) -> None:
 
 def test_estimate_of_one_image_as_json() -> None:
     json.dumps(vars(normal_interval(np.array([2.0]))), allow_nan=False)
+
+
+@pytest.mark.parametrize("num_new", [None, 50, 1000])
+def test_the_interval_holds_what_new_images_give(num_new: int | None) -> None:
+    """Accuracies of 300 images each, and of new ones by the same classifier: 95 % of the intervals hold the second."""
+    generator = np.random.default_rng(0)
+    held = []
+    for _ in range(400):
+        truth = generator.uniform(0.6, 0.98)
+        interval = predictive_interval(generator.binomial(300, truth) / 300, 300, num_new)
+        new = truth if num_new is None else generator.binomial(num_new, truth) / num_new
+        assert interval.low is not None
+        assert interval.high is not None
+        held.append(interval.low <= new <= interval.high)
+    assert 0.92 < np.mean(held) < 0.99
+
+
+@pytest.mark.parametrize("sizes", [(10, 20, 50, 200), (3, 500)])
+def test_the_mean_over_classes_holds_the_truth(sizes: tuple[int, ...]) -> None:
+    """About 95 % of the intervals hold the mean of the true accuracies; 500 draws vary by two points."""
+    generator = np.random.default_rng(0)
+    counts, held = np.array(sizes), []
+    for _ in range(500):
+        truth = generator.uniform(0.5, 1.0, len(sizes))
+        hits = generator.binomial(counts, truth)
+        found = mean_of_fractions(
+            [wilson_interval(hit / count, count) for hit, count in zip(hits.tolist(), counts.tolist(), strict=True)]
+        )
+        assert found.value == pytest.approx((hits / counts).mean())
+        assert found.low is not None
+        assert found.high is not None
+        held.append(found.low <= truth.mean() <= found.high)
+    assert 0.93 < np.mean(held) < 0.98

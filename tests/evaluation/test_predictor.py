@@ -27,7 +27,7 @@ from vitrine.evaluation.features import FeatureCache
 from vitrine.evaluation.few_shot import few_shot
 from vitrine.evaluation.predictor import ImagePrediction, ImagesLike, Predictor, PredictResult, features, predict
 from vitrine.evaluation.probes import probe
-from vitrine.formats.checkpoint import Checkpoint
+from vitrine.formats.checkpoint import Calibration, Checkpoint
 from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import compute_cost
 
@@ -252,6 +252,69 @@ def test_predictions_are_the_softmax_in_the_order_of_the_files(tmp_path: Path) -
     for prediction, row in zip(result.predictions, probabilities, strict=True):
         assert_predicted(prediction, row, CLASS_NAMES, 3)
     assert len({prediction.classes[0] for prediction in result.predictions}) > 1
+
+
+def test_answers_below_the_limit_are_unsure(tmp_path: Path) -> None:
+    files = draw_images(tmp_path, 6)
+    plain = make_classifier(files)
+    best = compute_probabilities(plain, files).max(axis=1)
+    low, high = (float(np.sort(best)[rank : rank + 2].mean()) for rank in (0, 3))
+    checkpoint = replace(plain, calibration=Calibration(reject_below=low))
+
+    def find_unsure(checkpoint: Checkpoint, reject_below: float | None) -> list[bool]:
+        result = predict(checkpoint, files, device="cpu", inference=INFERENCE, reject_below=reject_below)
+        assert result == make_predictor(checkpoint).predict(files, reject_below=reject_below)
+        assert all(each.is_label is None and each.labels is None for each in result.predictions)
+        return [each.is_unsure for each in result.predictions]
+
+    assert find_unsure(plain, None) == [False] * 6
+    assert sum(find_unsure(checkpoint, None)) == 1
+    assert find_unsure(checkpoint, None) == find_unsure(plain, low) == (best < low).tolist()
+    assert find_unsure(checkpoint, high) == (best < high).tolist()
+    assert sum(find_unsure(checkpoint, high)) == 4
+    assert find_unsure(checkpoint, 0) == [False] * 6
+    assert find_unsure(plain, 1) == [True] * 6
+
+
+@pytest.mark.parametrize("limit", [-0.1, 1.1, float("nan"), float("inf")])
+def test_limit_of_unsure_answers_is_a_probability(limit: float, source: FileSource) -> None:
+    with pytest.raises(ValueError, match=f"reject_below={limit}.*from 0 to 1"):
+        make_predictor().predict(source, reject_below=limit)
+
+
+def test_several_labels_are_sigmoids_above_their_thresholds(tmp_path: Path) -> None:
+    files = draw_images(tmp_path, 6)
+    plain = make_classifier(files)
+    with torch.no_grad():
+        logits = plain.model.head(featurise_by_hand(plain, files)).double().numpy()
+    thresholds = (0.02, 0.5, 0.9, 0.3, 0.999)
+    checkpoint = replace(plain, calibration=Calibration(2.0, thresholds))
+    probabilities = 1 / (1 + np.exp(-logits / 2.0))
+    for top in (1, 3, 50):
+        predictions = predict_by_twos(checkpoint, files, top).predictions
+        for prediction, row in zip(predictions, probabilities, strict=True):
+            order = np.argsort(-row)
+            listed = [number for rank, number in enumerate(order) if rank < top or row[number] >= thresholds[number]]
+            assert prediction.classes == tuple(CLASS_NAMES[number] for number in listed)
+            assert prediction.probabilities == pytest.approx(row[listed].tolist(), rel=1e-4)  # single precision
+            assert prediction.is_label == tuple(bool(row[number] >= thresholds[number]) for number in listed)
+            labels = [number for number in order if row[number] >= thresholds[number]]
+            assert prediction.labels == tuple(CLASS_NAMES[number] for number in labels)
+            assert not prediction.is_unsure
+    counts = [len(each.labels or ()) for each in predictions]
+    assert len(set(counts)) > 1
+    assert any(len(each.classes) > 1 for each in predict_by_twos(checkpoint, files, 1).predictions)
+    with pytest.raises(ValueError, match=r"reject_below=0\.5 .* leave it out"):
+        make_predictor(checkpoint).predict(files, reject_below=0.5)
+
+
+def test_logits_of_several_labels_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
+    files = draw_images(tmp_path, 2)
+    checkpoint = replace(make_classifier(files), calibration=Calibration(thresholds=(0.5,) * 5))
+    with torch.no_grad():
+        checkpoint.model.head.bias[3] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        make_predictor(checkpoint).predict(files)
 
 
 def test_images_may_be_paths_bytes_pil_images_and_arrays(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from tests.inspection.test_inspect_model import inspect_folder, make_checkpoint
 from tests.pages import Element, list_links, list_rows, read_page
 from vitrine.core.figures import MAX_DARKNESS
+from vitrine.formats.checkpoint import Calibration
 from vitrine.formats.load import load_checkpoint
 from vitrine.inspection.config import InspectConfig
 from vitrine.inspection.inspect_model import inspect
@@ -50,6 +51,15 @@ def test_predictions_are_beside_the_images(folder: Path, tmp_path: Path) -> None
     assert "vitrine inspect x" in page.one("footer").text
     entries = [link.text for link in page.one("nav").find("a")]
     assert ["figure" in entry for entry in entries] == [True, False, True, False, True, True]
+
+
+def test_probabilities_of_several_labels_are_sigmoids(folder: Path) -> None:
+    checkpoint = replace(make_checkpoint(), calibration=Calibration(thresholds=(0.5,) * 4))
+    images = torch.stack([checkpoint.preprocessing.load(file) for file in sorted(folder.iterdir())])
+    with torch.no_grad():
+        expected = checkpoint.model(checkpoint.preprocessing.normalise(images)).sigmoid().max(dim=1).values
+    inspection = inspect(checkpoint, folder, device="cpu")
+    assert [each.probabilities[0] for each in inspection.predictions] == pytest.approx(expected.tolist(), rel=1e-4)  # batches
 
 
 def test_overlays_and_maps_are_those_of_the_arrays(folder: Path, tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrine.commands.options import CheckpointOptions, format_estimate
+from vitrine.commands.options import CheckpointOptions, format_estimate, format_percent
 from vitrine.core.arguments import format_own_command
 from vitrine.core.console import print_lines, print_table
 from vitrine.core.files import check_output_files, make_folder, write_json
 from vitrine.evaluation.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vitrine.evaluation.classification_report import Comparison, EvaluationResult
+    from vitrine.evaluation.classification_report import ClassificationReport, Comparison, EvaluationResult
+    from vitrine.evaluation.multi_label import MultiLabelReport
+    from vitrine.formats.checkpoint import Checkpoint
 
 NUM_CLASSES_SHOWN = 10
 NUM_DIFFERENCES_SHOWN = 10
@@ -36,7 +38,8 @@ def evaluate(
     """Measure top-1, top-5, loss and calibration of a classifier with 95 % intervals, and list its worst classes.
 
     Images may have several labels, e.g. ReaL's (--split real of ImageNet with its real.json): predicting one of them counts as
-    correct, and images without a label do not count.
+    correct, and images without a label do not count. A model with thresholds for several labels per image is measured by mean
+    average precision and F1 instead.
 
     Args:
         model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
@@ -52,6 +55,13 @@ def evaluate(
     if out is not None:
         make_folder(out)
     loaded, other = checkpoint.load(model), None if against is None else checkpoint.load(against)
+    if other is not None and (loaded.calibration.has_several_labels or other.calibration.has_several_labels):
+        raise ValueError(
+            "--against compares models of one class per image; one of these has thresholds for several labels: leave it out."
+        )
+    if loaded.calibration.has_several_labels:
+        evaluate_several_labels(loaded, model, data, split, mapping, out, json, device, inference)
+        return
 
     from vitrine.evaluation.classification_report import evaluate as evaluate_model
     from vitrine.evaluation.classification_report import write_report
@@ -79,6 +89,52 @@ def evaluate(
         write_json(json, results)
 
 
+def evaluate_several_labels(
+    loaded: "Checkpoint",
+    model: str,
+    data: str,
+    split: str | None,
+    mapping: Path | None,
+    out: Path | None,
+    json: Path | None,
+    device: str | None,
+    inference: InferenceConfig,
+) -> None:
+    """Evaluate a model for several labels per image."""
+    from vitrine.evaluation.evaluation_page import EvaluationContext
+    from vitrine.evaluation.multi_label import evaluate_multi_label, write_label_report
+    from vitrine.evaluation.multi_label_page import write_multi_label_page
+
+    start_s = time.monotonic()
+    result = evaluate_multi_label(loaded, data, split, mapping=mapping, device=device, inference=inference)
+    seconds = time.monotonic() - start_s
+    print_label_report(result.report)
+    if out is not None:
+        context = EvaluationContext(model=model, data=data, split=split, command=format_own_command(), seconds=seconds)
+        write_multi_label_page(result, out / "report.html", context)
+        print_lines("", f"Written to {out}: {', '.join(['report.html', *write_label_report(result, out)])}.")
+    if json is not None:
+        write_json(json, {"model": model, "data": data, "split": split, **asdict(result.report)})
+
+
+def print_label_report(report: "MultiLabelReport") -> None:
+    """Print a table of metrics, and a table of the classes with the lowest average precision."""
+    metrics = {
+        "mean average precision": report.mean_average_precision,
+        "macro F1": report.macro_f1,
+        "micro F1": report.micro_f1,
+        "all labels right": report.exact_match,
+    }
+    title = f"{report.num_images:,} images, {report.num_labels:,} labels"
+    print_table((title, "", "95 % interval"), [(name, *format_estimate(each, "%")) for name, each in metrics.items()])
+    if len(report.classes) > 1:
+        worst = sorted(report.classes, key=lambda each: each.average_precision.value)[:NUM_CLASSES_SHOWN]
+        title = "class" if len(worst) == len(report.classes) else f"worst of {len(report.classes)} classes"
+        print_lines("")
+        rows = [(c.name, str(c.num_images), *format_estimate(c.average_precision, "%"), format_percent(c.f1)) for c in worst]
+        print_table((title, "images", "average precision", "95 % interval", "F1"), rows)
+
+
 def print_report(result: "EvaluationResult") -> None:
     """Print a table of metrics, without top-5 if that is always 100 %, and a table of the worst classes."""
     from vitrine.evaluation.evaluation_page import shows_top5
@@ -86,7 +142,8 @@ def print_report(result: "EvaluationResult") -> None:
     report = result.report
     loss = [] if report.loss is None else [("loss", *format_estimate(report.loss))]
     top5 = [("top-5", *format_estimate(report.top5, "%"))] if shows_top5(len(result.source.class_names)) else []
-    rows = [("top-1", *format_estimate(report.top1, "%")), *top5, *loss]
+    macro = [("macro top-1", *format_estimate(report.macro_top1, "%"))] if report.macro_top1 and is_uneven(report) else []
+    rows = [("top-1", *format_estimate(report.top1, "%")), *macro, *top5, *loss]
     rows.append(("calibration error", *format_estimate(report.calibration_error, "%")))
     left_out = f", {report.num_left_out:,} without a label left out" if report.num_left_out else ""
     print_table((f"{report.num_images:,} images{left_out}", "", "95 % interval"), rows)
@@ -96,6 +153,12 @@ def print_report(result: "EvaluationResult") -> None:
         print_lines("")
         rows = [(c.name, str(c.num_images), *format_estimate(c.top1, "%"), c.mistaken_for or "") for c in worst]
         print_table((title, "images", "top-1", "95 % interval", "most often mistaken for"), rows)
+
+
+def is_uneven(report: "ClassificationReport") -> bool:
+    """Return whether classes have so different numbers of images that the mean over classes says something else."""
+    counts = [each.num_images for each in report.classes]
+    return max(counts) > 2 * min(counts)
 
 
 def print_comparison(comparison: "Comparison") -> None:

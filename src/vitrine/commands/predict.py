@@ -5,9 +5,8 @@ import json as json_format
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
     from vitrine.evaluation.predictor import ImagePrediction
 
 Write = Callable[["ImagePrediction"], None]
+Answer = Literal["is_unsure", "labels"]
+"""Field of a prediction that is shown besides the classes, where the model has a limit for sure answers or thresholds."""
 
+ANSWER_COLUMNS: dict[Answer | None, tuple[str, ...]] = {None: (), "is_unsure": ("",), "labels": ("labels",)}  # of the table
+LABEL_SEPARATOR = ";"  # in a cell of a CSV file
 ROWS_AT_ONCE = 1000  # of the printed table; columns are as wide as these rows need
 
 
@@ -29,6 +32,7 @@ def predict(
     model: Annotated[Positional[str], arg(metavar="MODEL")],
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGE|FOLDER ...")],
     top: int = 5,
+    reject_below: float | None = None,
     json: Path | None = None,
     csv: Path | None = None,
     long: bool = False,
@@ -41,12 +45,14 @@ def predict(
 ) -> None:
     """Print the most likely classes of images with their probabilities.
 
+    A model for several labels per image gives the probability of each label by itself, and marks those above its thresholds.
     Files that cannot be read are listed at the end, and the exit status is then 1.
 
     Args:
         model: Checkpoint folder or file in any known format, or hf://org/name[@revision].
         images: Image files, folders of images (searched recursively), patterns in quotes, or - for names from standard input.
-        top: Number of classes per image.
+        top: Number of classes per image; labels of a model for several are all listed.
+        reject_below: Probability of the first class below which the answer is "unsure" (default: the model's own; 0: never).
         json: Write predictions and unreadable files to this JSON file.
         csv: Write predictions to this CSV file, one line for each image.
         long: Write one line for each class of each image to the CSV file instead.
@@ -77,15 +83,18 @@ def predict(
     source, predictor.inference = predictor.open_images(paths)
     # On a terminal, the rows of a long table show the progress themselves.
     predictor.show_progress = len(source) <= ROWS_AT_ONCE or not sys.stdout.isatty()
+    limit = predictor.resolve_rejection(reject_below)
+    answer: Answer | None = "labels" if predictor.engine.calibration.has_several_labels else "is_unsure" if limit > 0 else None
+    num_columns = min(top, len(predictor.class_names))
     unreadable: dict[str, str] = {}
     with ExitStack() as stack:  # if something fails, no file is left behind
-        outputs = [stack.enter_context(open_table(len(source)))]
+        outputs = [stack.enter_context(open_table(len(source), num_columns, answer))]
         if json is not None:
-            outputs.append(stack.enter_context(open_json(json, unreadable)))
+            outputs.append(stack.enter_context(open_json(json, unreadable, answer)))
         if csv is not None:
-            outputs.append(stack.enter_context(open_csv(csv, min(top, len(predictor.class_names)), long)))
+            outputs.append(stack.enter_context(open_csv(csv, num_columns, long, answer)))
         num_found = 0
-        for part in predictor.predict_stream(source, top):
+        for part in predictor.predict_stream(source, top, reject_below):
             unreadable.update(part.unreadable)
             for prediction in part.predictions:
                 num_found += 1
@@ -102,20 +111,22 @@ def predict(
 
 
 @contextmanager
-def open_table(num_images: int) -> Iterator[Write]:
+def open_table(num_images: int, top: int, answer: Answer | None) -> Iterator[Write]:
     """Print the classes of a single image as rows, and several images as a table with a row for each, in parts."""
     rows: list[tuple[str, ...]] = []
-    columns: tuple[str, ...] = ()
+    columns = ("image", *ANSWER_COLUMNS[answer], *(f"{rank}." for rank in range(1, 1 + top)))
 
     def write(prediction: "ImagePrediction") -> None:
-        nonlocal columns
-        classes = list(zip(prediction.classes, prediction.probabilities, strict=True))
+        classes = [(name, f"{value:.1%}") for name, value in zip(prediction.classes, prediction.probabilities, strict=True)]
         if num_images == 1:
-            print_table((prediction.image, ""), ((name, f"{probability:.1%}") for name, probability in classes))
+            if prediction.is_label is None:
+                print_table((prediction.image, "unsure" if prediction.is_unsure else ""), classes)
+            else:
+                marks = ("label" if is_label else "" for is_label in prediction.is_label)
+                print_table((prediction.image, "", ""), ((*each, mark) for each, mark in zip(classes, marks, strict=True)))
             return
-        if not columns:
-            columns = ("image", *(f"{rank}." for rank in range(1, 1 + len(classes))))
-        rows.append((prediction.image, *(f"{name} {probability:.1%}" for name, probability in classes)))
+        answers = () if answer is None else (describe_answer(prediction),)
+        rows.append((prediction.image, *answers, *(" ".join(each) for each in classes[:top])))
         if len(rows) == ROWS_AT_ONCE:
             print_table(columns, rows)
             rows.clear()
@@ -125,14 +136,23 @@ def open_table(num_images: int) -> Iterator[Write]:
         print_table(columns, rows)
 
 
+def describe_answer(prediction: "ImagePrediction") -> str:
+    """Return the labels of an image, or whether its answer is unsure, for the table."""
+    if prediction.labels is not None:
+        return ", ".join(prediction.labels) or "none"
+    return "unsure" if prediction.is_unsure else ""
+
+
 @contextmanager
-def open_json(path: Path, unreadable: dict[str, str]) -> Iterator[Write]:
+def open_json(path: Path, unreadable: dict[str, str], answer: Answer | None) -> Iterator[Write]:
     """Write predictions to a JSON file one by one, and the unreadable files at its end."""
     separator = "\n"
+    names = ("image", "classes", "probabilities", *(() if answer is None else (answer,)))
 
     def write(prediction: "ImagePrediction") -> None:
         nonlocal separator
-        file.write(f"{separator}    {json_format.dumps(asdict(prediction), allow_nan=False)}")
+        content = {name: getattr(prediction, name) for name in names}
+        file.write(f"{separator}    {json_format.dumps(content, allow_nan=False)}")
         separator = ",\n"
 
     with open_atomic_text(path) as file:
@@ -142,18 +162,29 @@ def open_json(path: Path, unreadable: dict[str, str]) -> Iterator[Write]:
 
 
 @contextmanager
-def open_csv(path: Path, top: int, is_long: bool) -> Iterator[Write]:
-    """Write predictions to a CSV file one by one: a row for each image, or for each class of each image."""
+def open_csv(path: Path, top: int, is_long: bool, answer: Answer | None) -> Iterator[Write]:
+    """Write predictions to a CSV file one by one: a row for each image, or for each class of each image.
+
+    The answer is the last column. In a row for each image, its labels are in one cell, as in lists of images.
+    """
 
     def write(prediction: "ImagePrediction") -> None:
         classes = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if is_long:
-            writer.writerows((prediction.image, rank, *each) for rank, each in enumerate(classes, start=1))
+            marks = prediction.is_label or [prediction.is_unsure] * len(classes)
+            for rank, (each, mark) in enumerate(zip(classes, marks, strict=True), start=1):
+                writer.writerow((prediction.image, rank, *each, str(mark).lower())[: len(columns)])
         else:
-            writer.writerow((prediction.image, *(cell for each in classes for cell in each)))
+            cells = (cell for each in classes[:top] for cell in each)
+            labels = prediction.labels
+            mark = str(prediction.is_unsure).lower() if labels is None else LABEL_SEPARATOR.join(labels)
+            writer.writerow((prediction.image, *cells, mark)[: len(columns)])
 
+    ranks = (column for rank in range(1, 1 + top) for column in (f"class_{rank}", f"probability_{rank}"))
+    columns = ("image", "rank", "class", "probability") if is_long else ("image", *ranks)
+    if answer is not None:
+        columns += ("is_label" if is_long and answer == "labels" else answer,)
     with open_atomic_text(path) as file:
         writer = csv_format.writer(file)
-        ranks = (column for rank in range(1, 1 + top) for column in (f"class_{rank}", f"probability_{rank}"))
-        writer.writerow(("image", "rank", "class", "probability") if is_long else ("image", *ranks))
+        writer.writerow(columns)
         yield write

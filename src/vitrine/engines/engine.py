@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrine.core.precision import Precision, choose_dtype, computing_in
 from vitrine.data.preprocessing import Preprocessing
-from vitrine.formats.checkpoint import Checkpoint, compute_checksum
+from vitrine.formats.checkpoint import Calibration, Checkpoint, compute_checksum
 from vitrine.models.model import Encoded, Model
 from vitrine.models.registry import config_to_json
 
@@ -34,6 +34,8 @@ class Engine(Protocol):
     class_names: tuple[str, ...] | None
     num_classes: int
     """0: the model has no head."""
+    calibration: Calibration
+    """How logits become probabilities; `logits` are divided by its temperature already."""
     device: torch.device
     """Where images must be."""
 
@@ -67,13 +69,15 @@ class TorchEngine:
         self.constants = self.preprocessing.build_constants(device=self.device)
         self.class_names = checkpoint.class_names
         self.num_classes = checkpoint.model.config.num_classes
+        self.calibration = checkpoint.calibration
 
     # Not inference_mode: a sharded model would keep its tensors for the next training step.
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """Compute logits (B, K) of images (B, C, H, W)."""
+        """Compute logits (B, K) of images (B, C, H, W), divided by the temperature."""
         with self.computing():
-            return self.model(self.normalise(images))
+            logits = self.model(self.normalise(images))
+        return logits if self.calibration.temperature == 1 else logits / self.calibration.temperature
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:

@@ -18,7 +18,15 @@ from vitrine.data.preprocessing import Preprocessing
 from vitrine.data.source import Labels, Source
 from vitrine.evaluation.class_mapping import map_classes
 from vitrine.evaluation.config import InferenceConfig
-from vitrine.evaluation.intervals import Estimate, Paired, bootstrap_interval, mcnemar_test, normal_interval, wilson_interval
+from vitrine.evaluation.intervals import (
+    Estimate,
+    Paired,
+    bootstrap_interval,
+    mcnemar_test,
+    mean_of_fractions,
+    normal_interval,
+    wilson_interval,
+)
 from vitrine.evaluation.predictor import ModelLike, Predictor
 from vitrine.evaluation.topk import TopK
 
@@ -55,6 +63,8 @@ class ClassificationReport:
     """Expected calibration error: mean distance between confidence and accuracy over bins of confidence."""
     classes: list[ClassReport]
     """Classes that have images; empty for images with several labels."""
+    macro_top1: Estimate | None = None
+    """Mean accuracy over classes, which weighs small classes like large ones; None for images with several labels."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,9 @@ def evaluate(
     predictor = Predictor(model, device, inference, show_progress=True)
     # Loaded before the first evaluation, so that a wrong path does not cost its time.
     other = None if against is None else Predictor(against, device, inference, show_progress=True)
+    if any(each.engine.calibration.has_several_labels for each in (predictor, other) if each is not None):
+        found = "A model with thresholds for several labels per image was given"
+        raise ValueError(f"{found}; evaluate is for one class per image: use evaluate_multi_label.")
     first = evaluate_classifier(predictor, source, mapping)
     if other is None:
         return EvaluationSummary(first)
@@ -178,6 +191,7 @@ def build_report(predictions: TopK, labels: Labels, class_names: Sequence[str]) 
         raise ValueError("There are no images with a label to evaluate on: check the data and its split.")
     hits, confidences = counted.hits[:, 0].numpy(), counted.probabilities[:, 0].numpy().astype(np.float64)
     num_images = len(counted)
+    classes = [] if labels.has_several else report_classes(list_confusions(counted, labels), class_names)
     return ClassificationReport(
         num_images=num_images,
         num_left_out=len(predictions) - num_images,
@@ -185,7 +199,8 @@ def build_report(predictions: TopK, labels: Labels, class_names: Sequence[str]) 
         top5=wilson_interval(float(counted.hits[:, :5].any(dim=1).double().mean()), num_images),
         loss=None if labels.has_several else normal_interval(counted.losses.double().numpy()),
         calibration_error=bootstrap_interval(compute_calibration_error, confidences, hits),
-        classes=[] if labels.has_several else report_classes(list_confusions(counted, labels), class_names),
+        classes=classes,
+        macro_top1=mean_of_fractions([each.top1 for each in classes]) if classes else None,
     )
 
 

@@ -37,6 +37,7 @@ from vitrine.evaluation.classification_report import (
     list_confusions,
 )
 from vitrine.evaluation.intervals import Estimate
+from vitrine.evaluation.multi_label import MultiLabelReport, MultiLabelResult
 from vitrine.evaluation.topk import TOP, TopK
 
 NUM_PAIRS = 6
@@ -129,7 +130,7 @@ def describe_expectation(accuracy: Estimate) -> str:
     return f"Of 100 new images like these, expect {number} right (95 % interval)."
 
 
-def describe_time(report: ClassificationReport, seconds: float | None) -> list[str]:
+def describe_time(report: ClassificationReport | MultiLabelReport, seconds: float | None) -> list[str]:
     """Return the time of an evaluation and its speed, if known."""
     if not seconds:
         return []
@@ -276,7 +277,7 @@ def build_interval(estimate: Estimate, baseline: float | None = None) -> Interva
     return Interval(estimate.value, estimate.low, estimate.high, baseline=baseline)
 
 
-def read_photo(result: EvaluationResult, index: int) -> bytes | None:
+def read_photo(result: EvaluationResult | MultiLabelResult, index: int) -> bytes | None:
     """Return an image as the model sees it, small; None if it cannot be read."""
     try:
         pixels = result.preprocessing.prepare(result.source.read(index)[0].to_pil())  # (C, H, W)

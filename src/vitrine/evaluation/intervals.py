@@ -26,7 +26,7 @@ class Estimate:
 
     value: float
     low: float | None
-    """None if a single image gives no interval."""
+    """None if there is no interval, e.g. of a single image."""
     high: float | None
 
 
@@ -60,6 +60,36 @@ def wilson_interval(fraction: float, num_images: int) -> Estimate:
     return Estimate(fraction, min(fraction, max(0.0, centre - half)), max(fraction, min(1.0, centre + half)))
 
 
+def predictive_interval(accuracy: float, num_images: int, num_new: int | None) -> Estimate:
+    """Return the 95 % interval for the accuracy on new images, from the accuracy on images that a model was not fitted to.
+
+    It is the Beta distribution of the true accuracy (Jeffreys' prior); for a test set of `num_new` images, with its own chance.
+    """
+    from scipy.stats import beta, betabinom
+
+    num_hits = accuracy * num_images
+    a, b = num_hits + 0.5, num_images - num_hits + 0.5
+    if num_new is None:
+        low, high = beta.ppf((0.025, 0.975), a, b)
+    else:
+        low, high = betabinom.ppf((0.025, 0.975), num_new, a, b) / num_new
+    return Estimate(accuracy, min(float(low), accuracy), max(float(high), accuracy))
+
+
+def mean_of_fractions(parts: Sequence[Estimate]) -> Estimate:
+    """Return the mean of independent fractions that have Wilson's intervals, e.g. of the accuracy of each class.
+
+    Each side is computed by itself from the distances to the ends of the intervals (MOVER, Zou and Donner 2008), because those
+    of a class with few mistakes are lopsided, and one without a mistake is not certain.
+    """
+    ends = [(each.low, each.high) for each in parts if each.low is not None and each.high is not None]
+    assert len(ends) == len(parts)
+    mean = fmean(each.value for each in parts)
+    below = math.sqrt(sum((each.value - low) ** 2 for each, (low, _) in zip(parts, ends, strict=True))) / len(parts)
+    above = math.sqrt(sum((high - each.value) ** 2 for each, (_, high) in zip(parts, ends, strict=True))) / len(parts)
+    return Estimate(mean, mean - below, mean + above)
+
+
 def normal_interval(values: np.ndarray) -> Estimate:
     """Return the mean of a value that every image has, e.g. its loss, with a normal 95 % interval."""
     mean = float(values.mean())
@@ -69,17 +99,41 @@ def normal_interval(values: np.ndarray) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def bootstrap_interval(compute: Callable[..., float], *columns: np.ndarray) -> Estimate:
+def bootstrap_interval(compute: Callable[..., float], *columns: np.ndarray, is_signed: bool = False) -> Estimate:
     """Return a metric that is not a mean over images, e.g. the calibration error, with a bootstrap 95 % interval.
 
     The interval is made of the standard deviation over draws, not of their quantiles: a metric made of distances is biased
-    upwards by images that are drawn twice.
+    upwards by images that are drawn twice. It ends at 0, unless the metric is signed, e.g. a difference.
     """
     value, generator = compute(*columns), np.random.default_rng(0)
     num_images = len(columns[0])
     draws = (generator.integers(num_images, size=num_images) for _ in range(NUM_DRAWS))
     half = DEVIATIONS * float(np.std([compute(*(column[draw] for column in columns)) for draw in draws], ddof=1))
-    return Estimate(value, max(0.0, value - half), value + half)
+    return Estimate(value, value - half if is_signed else max(0.0, value - half), value + half)
+
+
+def count_draws(num_images: int) -> np.ndarray:
+    """Return how often each draw of the bootstrap has each image, uint8 (N, 1 + draws); the first column is 1 for all.
+
+    For metrics that can be computed of all draws at once.
+    """
+    generator = np.random.default_rng(0)
+    draws = [generator.integers(num_images, size=num_images) for _ in range(NUM_DRAWS)]
+    counts = [np.ones(num_images), *(np.bincount(draw, minlength=num_images) for draw in draws)]
+    return np.stack([each.astype(np.uint8) for each in counts], axis=1)
+
+
+def interval_of_draws(values: np.ndarray, num_images: int) -> Estimate:
+    """Return a metric in 0..1 with its bootstrap 95 % interval, from its values in the columns of `count_draws`.
+
+    Draws in which it is not defined are NaN. The interval is made as in `bootstrap_interval`. A single image gives none, nor
+    does a metric that is the same in all draws, e.g. 1: that says nothing about other images.
+    """
+    value, draws = float(values[0]), values[1:][~np.isnan(values[1:])]
+    half = DEVIATIONS * float(draws.std(ddof=1)) if len(draws) > 1 else 0.0
+    if num_images == 1 or half == 0:
+        return Estimate(value, None, None)
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half))
 
 
 def mcnemar_test(first: np.ndarray, second: np.ndarray) -> Paired:

@@ -12,6 +12,7 @@ Letters: N images, D features, K classes.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -250,5 +251,5 @@ def scale_for_softmax(scores: Tensor, labels: Tensor, offsets: Tensor | None = N
     def measure(scale: float) -> float:
         return F.cross_entropy(scale * scores + added, labels, label_smoothing=LABEL_SMOOTHING).item()
 
-    result = minimize_scalar(measure, bounds=SCALES, method="bounded")
+    result: Any = minimize_scalar(measure, bounds=SCALES, method="bounded")
     return float(result.x), float(result.fun)

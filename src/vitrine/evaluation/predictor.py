@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import compress, groupby
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,15 @@ class ImagePrediction:
     classes: tuple[str, ...]
     """The most likely first; class numbers if the checkpoint has no class names."""
     probabilities: tuple[float, ...]
+    is_unsure: bool = False
+    """Whether the first class is less likely than the checkpoint, or the caller, wants an answer to be."""
+    is_label: tuple[bool, ...] | None = None
+    """Whether each of `classes` is at or above its threshold; None for a model of one class per image."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes that are labels, the most likely first; None for a model of one class per image."""
+        return None if self.is_label is None else tuple(compress(self.classes, self.is_label))
 
 
 @dataclass(frozen=True)
@@ -120,20 +129,22 @@ class Predictor:
         """Names of the model's classes, or their numbers; raises ValueError if the model has no head."""
         return resolve_class_names(self.engine.class_names, self.engine.num_classes)
 
-    def predict(self, images: ImagesLike, top: int = TOP) -> PredictResult:
+    def predict(self, images: ImagesLike, top: int = TOP, reject_below: float | None = None) -> PredictResult:
         """Return the `top` most likely classes of each image; images that cannot be read are listed with the reason.
 
-        Takes image files and folders, bytes of image files, PIL images, uint8 arrays (H, W, C), or a source.
+        Takes image files and folders, bytes of image files, PIL images, uint8 arrays (H, W, C), or a source. Answers less
+        likely than `reject_below` are unsure (default: the checkpoint's own limit; 0: none are). All labels of a model for
+        several labels per image are listed, also beyond `top`.
         """
         result = PredictResult([], {})
-        for part in self.predict_stream(images, top):
+        for part in self.predict_stream(images, top, reject_below):
             result.predictions.extend(part.predictions)
             result.unreadable.update(part.unreadable)
         return result
 
-    def predict_stream(self, images: ImagesLike, top: int = TOP) -> Iterator[PredictResult]:
+    def predict_stream(self, images: ImagesLike, top: int = TOP, reject_below: float | None = None) -> Iterator[PredictResult]:
         """Yield what `predict` returns batch by batch, so that predictions of any number of images need no memory."""
-        class_names = self.class_names
+        class_names, limit = self.class_names, self.resolve_rejection(reject_below)
         source, inference = self.open_images(images)
         unlabelled = RelabelledSource(source, Labels.none_each(len(source)), class_names)
         settings = replace(inference, bad_images="skip")
@@ -141,17 +152,56 @@ class Predictor:
             first = batch.step * settings.batch_size
             skipped = set(range(first, min(first + settings.batch_size, len(source)))) - set(batch.index.tolist())
             unreadable = {source.name(index): explain_unreadable(source, index) for index in sorted(skipped)}
-            yield PredictResult(self.predict_batch(batch, source, class_names, top) if len(batch) else [], unreadable)
+            yield PredictResult(self.predict_batch(batch, source, class_names, top, limit) if len(batch) else [], unreadable)
 
-    def predict_batch(self, batch: Batch, source: Source, class_names: tuple[str, ...], top: int) -> list[ImagePrediction]:
+    def resolve_rejection(self, reject_below: float | None = None) -> float:
+        """Return the probability below which answers are unsure: the given one, else the checkpoint's; 0 if there is none."""
+        calibration = self.engine.calibration
+        if reject_below is None:
+            return calibration.reject_below or 0.0
+        given = name_setting("reject_below", reject_below)
+        if calibration.has_several_labels:
+            raise ValueError(
+                f"{given} is for one class per image, and this model has a threshold for each label: leave it out."
+            )
+        if not 0 <= reject_below <= 1:
+            raise ValueError(f"{given} must be a probability, from 0 to 1.")
+        return reject_below
+
+    def predict_batch(
+        self, batch: Batch, source: Source, class_names: tuple[str, ...], top: int, limit: float
+    ) -> list[ImagePrediction]:
         """Return the predictions of one batch with the names of its images and classes."""
+        if self.engine.calibration.has_several_labels:
+            return self.predict_labels(batch, source, class_names, top)
         with self.explain_memory():
             topk = predict_batches(self.engine.logits, [batch], self.engine.device, top)
         rows = zip(topk.index.tolist(), topk.classes.tolist(), topk.probabilities.tolist(), strict=True)
         return [
-            ImagePrediction(source.name(index), tuple(class_names[each] for each in classes), tuple(probabilities))
+            ImagePrediction(
+                source.name(index),
+                tuple(class_names[each] for each in classes),
+                tuple(probabilities),
+                is_unsure=probabilities[0] < limit,
+            )
             for index, classes, probabilities in rows
         ]
+
+    def predict_labels(self, batch: Batch, source: Source, class_names: tuple[str, ...], top: int) -> list[ImagePrediction]:
+        """Return the predictions of one batch by a model for several labels: its `top` classes and all labels."""
+        calibration = self.engine.calibration
+        with self.explain_memory():
+            logits = extract_features(self.engine.logits, [batch], self.engine.device)
+        probabilities = calibration.to_probabilities(logits.values)
+        best = probabilities.sort(dim=1, descending=True, stable=True)
+        is_label = calibration.find_labels(probabilities).gather(1, best.indices)  # (B, K), like best.values
+        is_listed = is_label | (torch.arange(len(class_names)) < top)
+        predictions = []
+        for row, index in enumerate(logits.index.tolist()):
+            classes, values, are_labels = (each[row, is_listed[row]].tolist() for each in (best.indices, best.values, is_label))
+            names = tuple(class_names[each] for each in classes)
+            predictions.append(ImagePrediction(source.name(index), names, tuple(values), is_label=tuple(are_labels)))
+        return predictions
 
     def predict_source(
         self,
@@ -168,6 +218,14 @@ class Predictor:
         batches = self.read_images(source, inference, title, warn_skipped=warn_skipped)
         with self.explain_memory():
             return predict_batches(self.engine.logits, batches, self.engine.device, top)
+
+    def predict_logits(self, source: Source, title: str = "evaluating") -> Features:
+        """Return the logits of every image of a source as `values` (N, K), with targets as `labels`.
+
+        They are in memory at once: for models for several labels per image, whose metrics need the rank of every image.
+        """
+        with self.explain_memory():
+            return extract_features(self.engine.logits, self.read_images(source, title=title), self.engine.device)
 
     def features(self, images: ImagesLike, cache: FeatureCache | None = None, title: str = "features") -> Features:
         """Return the features that the head reads, from the cache if they are there."""
@@ -283,9 +341,10 @@ def predict(
     *,
     device: torch.device | str | None = None,
     inference: InferenceConfig | None = None,
+    reject_below: float | None = None,
 ) -> PredictResult:
     """Return the most likely classes of images; for several calls use a `Predictor`, which loads the model once."""
-    return Predictor(model, device, inference, show_progress=True).predict(images, top)
+    return Predictor(model, device, inference, show_progress=True).predict(images, top, reject_below)
 
 
 def features(

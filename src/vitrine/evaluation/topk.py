@@ -75,6 +75,20 @@ def predict_batch(compute_logits: ComputeLogits, batch: Batch, top: int = TOP) -
     return TopK(batch.index, best.indices, probabilities, hits & has_label[:, None], losses, has_label)
 
 
+def rank_classes(logits: Tensor, targets: Tensor, index: Tensor) -> TopK:
+    """Return the top-k predictions of logits (N, K) of images with one label, (N), or several, (N, K)."""
+    best = logits.topk(min(TOP, logits.shape[1]), dim=1)
+    probabilities = logits.softmax(dim=1).gather(1, best.indices)
+    hits = best.indices == targets[:, None] if targets.ndim == 1 else targets.gather(1, best.indices) > 0.5
+    losses = (
+        F.cross_entropy(logits, targets, reduction="none")
+        if targets.ndim == 1
+        else logits.new_full((len(logits),), float("nan"))
+    )
+    has_label = torch.ones(len(logits), dtype=torch.bool) if targets.ndim == 1 else targets.sum(dim=1) > 0
+    return TopK(index, best.indices, probabilities.float(), hits, losses.float(), has_label)
+
+
 def predict_batches(
     compute_logits: ComputeLogits, batches: Iterable[Batch], device: torch.device | str = "cpu", top: int = TOP
 ) -> TopK:

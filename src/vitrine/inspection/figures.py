@@ -66,8 +66,10 @@ def overlay_heatmap(image: InspectedImage, heat: np.ndarray) -> np.ndarray:
     lowest, span = heat.min(), heat.max() - heat.min()
     scaled = Image.fromarray(((heat - lowest) / (span if span > 0 else 1.0)).astype(np.float32))
     brightness = np.full((height, width), MIN_BRIGHTNESS, dtype=np.float32)
-    inside = np.asarray(scaled.resize((max(1, right - left), max(1, bottom - top)), Image.Resampling.BILINEAR))
-    brightness[top : top + inside.shape[0], left : left + inside.shape[1]] = MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * inside
+    seen = np.asarray(scaled.resize((max(1, right - left), max(1, bottom - top)), Image.Resampling.BILINEAR))
+    inside = seen[max(0, -top) :, max(0, -left) :][: height - max(0, top), : width - max(0, left)]  # without a letterbox's bars
+    rows, columns = (slice(max(0, start), max(0, start) + size) for start, size in zip((top, left), inside.shape, strict=True))
+    brightness[rows, columns] = MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * inside
     return (image.pixels * brightness[..., None]).round().astype(np.uint8)
 
 

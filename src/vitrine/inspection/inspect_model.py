@@ -139,7 +139,7 @@ def predict_classes(predictor: Predictor, pixels: Tensor, name: str) -> list[Ima
     if not engine.num_classes:
         return []
     with torch.no_grad():
-        probabilities = engine.logits(pixels).float().softmax(dim=1)[0]
+        probabilities = engine.calibration.to_probabilities(engine.logits(pixels).float())[0]
     best = probabilities.topk(min(NUM_PREDICTED, engine.num_classes))
     classes = tuple(predictor.class_names[index] for index in best.indices.tolist())
     return [ImagePrediction(name, classes, tuple(best.values.tolist()))]
