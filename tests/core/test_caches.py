@@ -10,6 +10,7 @@ from vitrine.core.caches import CacheInfo, CacheKind, cache_folder, clear_caches
 KEY = "0123456789abcdef" * 2
 FILES: dict[CacheKind, list[str]] = {
     "features": [f"{KEY}-{KEY}.safetensors", f"{KEY}.images", f".{KEY}-{KEY}.safetensors.vitrine-partial-77"],
+    "glyphs": [f"{KEY}-0100.npz"],
     "image-stats": [f"{KEY}-1/000000.npz", f"{KEY}-1/.000001.npz.vitrine-partial-77"],
     "verified": [KEY],
 }
@@ -38,13 +39,14 @@ def list_all(folder: Path) -> set[str]:
 def test_every_kind_is_counted(filled: Path) -> None:
     assert list_caches() == [
         CacheInfo("features", filled / "features", 3, 15),
+        CacheInfo("glyphs", filled / "glyphs", 1, 5),
         CacheInfo("image-stats", filled / "surveys", 2, 10),
         CacheInfo("verified", filled / "verified", 1, 5),
     ]
 
 
 def test_caches_that_do_not_exist_are_empty(cache: Path) -> None:
-    assert [(each.num_files, each.num_bytes) for each in list_caches()] == [(0, 0)] * 3
+    assert [(each.num_files, each.num_bytes) for each in list_caches()] == [(0, 0)] * 4
     assert clear_caches() == list_caches()
     assert not cache.exists()
 
@@ -56,9 +58,9 @@ def test_one_kind_is_cleared(filled: Path) -> None:
 
 
 def test_clearing_everything_leaves_the_files_of_others(filled: Path) -> None:
-    assert [each.num_files for each in clear_caches()] == [3, 2, 1]
+    assert [each.num_files for each in clear_caches()] == [3, 1, 2, 1]
     assert list_all(filled) == set(FOREIGN)
-    assert [each.num_files for each in list_caches()] == [0, 0, 0]
+    assert [each.num_files for each in list_caches()] == [0, 0, 0, 0]
 
 
 def test_folders_that_become_empty_are_deleted(cache: Path) -> None:

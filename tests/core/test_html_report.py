@@ -20,6 +20,7 @@ def build(text: str = "text") -> Page:
         lede=text,
         answer=Headline("89.2", "%", text, Interval(0.892, 0.86, 0.917)),
         facts=[(text, text)],
+        notes=[text],
         sections=[
             Section(f"First {text}", text, text, [Note(text)]),
             Section(f"Second {text}", text, "", [Facts([("a", text)])]),
@@ -48,7 +49,7 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
     write_page(tmp_path / "page.html", build(HOSTILE))
     page = parse((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert len(page.find("script")) == 1
-    assert page.one("main").text.count("<script>alert('1')</script>") == 12
+    assert page.one("main").text.count("<script>alert('1')</script>") == 13
     assert r"\u202egpj\udce9" in page.one("title").text
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.pages import list_rows, parse
 from vitrine.core.page_parts import (
+    THIN_SPACE,
     ClassBar,
     ClassBars,
     Commands,
@@ -23,6 +24,7 @@ from vitrine.core.page_parts import (
     Rung,
     Subheading,
     Table,
+    Unavailable,
     escape,
     format_short_percent,
     link_file,
@@ -37,7 +39,8 @@ HOSTILE = "</p><script>alert('1')</script>\"&\x1b[31m\u202egpj\udce9"
         Headline(HOSTILE, HOSTILE, HOSTILE, Interval(0.5, baseline=0.1), HOSTILE),
         Facts([(HOSTILE, HOSTILE)]),
         Table((HOSTILE,), [(HOSTILE,), (Link(HOSTILE, "a.jpg"),), (Link(HOSTILE, None),)]),
-        Ladder([Rung(HOSTILE, HOSTILE, HOSTILE, Interval(0.5))]),
+        Ladder([Rung(HOSTILE, HOSTILE, HOSTILE, Interval(0.5), outcome=HOSTILE)], is_zoomed=True),
+        Unavailable(HOSTILE),
         ClassBars([ClassBar(HOSTILE, 1, 2, Interval(0.5), HOSTILE)]),
         Details(HOSTILE, [Paragraph(HOSTILE), Note(HOSTILE), Subheading(HOSTILE), Row(HOSTILE, [])]),
         Commands([HOSTILE]),
@@ -73,6 +76,34 @@ def test_interval_on_another_axis() -> None:
     assert Interval(0.85, 0.8, 0.9, start=0.8, end=1.0).axis_percent(0.85) == "25.00"
 
 
+@pytest.mark.parametrize(
+    ("ends", "ticks"),
+    [
+        (((0.808, 0.875), (0.869, 0.923)), ["80", "85", "90", f"95{THIN_SPACE}%"]),
+        (((0.0, 1.0),), ["0", "20", "40", "60", "80", f"100{THIN_SPACE}%"]),
+        (((0.9, 0.9),), ["89", f"90{THIN_SPACE}%"]),
+        (((0.0, 0.0),), ["0", f"1{THIN_SPACE}%"]),
+        (((1.0, 1.0),), ["99", f"100{THIN_SPACE}%"]),
+    ],
+)
+def test_a_zoomed_ladder_holds_all_intervals(ends: tuple[tuple[float, float], ...], ticks: list[str]) -> None:
+    rungs = [Rung("0:01", "step", "", Interval((low + high) / 2, low, high), outcome="kept") for low, high in ends]
+    root = parse(Ladder(rungs, is_zoomed=True).render())
+    assert [tick.text for tick in root.one(kind="scale").find("span")] == ticks
+    start, end = (float(tick.removesuffix(f"{THIN_SPACE}%")) / 100 for tick in (ticks[0], ticks[-1]))
+    for (low, high), bar in zip(ends, root.find(kind="interval"), strict=True):
+        places = read_style(bar.attributes["style"])
+        expected = [100 * (value - start) / (end - start) for value in (low, high)]
+        assert [places["--lo"], places["--hi"]] == pytest.approx(expected, abs=0.01)
+        assert 0 <= places["--lo"] <= places["--hi"] <= 100
+
+
+def test_a_plain_ladder_has_the_whole_axis() -> None:
+    root = parse(Ladder([Rung("", "a", "", Interval(0.5, 0.4, 0.6))]).render())
+    assert [tick.text for tick in root.one(kind="scale").find("span")] == ["0", "50", f"100{THIN_SPACE}%"]
+    assert read_style(root.one(kind="interval").attributes["style"])["--mid"] == 50
+
+
 def test_table_has_its_rows_and_numbers_on_the_right() -> None:
     table = Table(("name", "n", "what"), [("x & y", "3", Link("a", "b.jpg")), ("z", "4", "c")], text_columns=(0, 2))
     root = parse(table.render())
@@ -86,6 +117,8 @@ def test_few_images_of_a_class_are_counted() -> None:
     bars = [ClassBar("few", 4, 12, Interval(4 / 12)), ClassBar("many", 25, 50, Interval(0.5))]
     values = [cell.text for cell in parse(ClassBars(bars).render()).find(kind="num")]
     assert values == ["4 / 12", format_short_percent(0.5)]
+    bar = ClassBar("average precision", 4, 12, Interval(0.7), is_count=False)
+    assert parse(bar.render()).one(kind="num").text == format_short_percent(0.7)
 
 
 @pytest.mark.parametrize(("num_classes", "num_folded"), [(8, 0), (9, 1), (300, 200)])

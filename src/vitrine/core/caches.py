@@ -9,12 +9,13 @@ from typing import Literal, get_args
 
 from vitrine.core.files import find_cache_folder
 
-CacheKind = Literal["features", "image-stats", "verified"]
+CacheKind = Literal["features", "glyphs", "image-stats", "verified"]
 
-FOLDERS: dict[CacheKind, str] = {"features": "features", "image-stats": "surveys", "verified": "verified"}
+FOLDERS: dict[CacheKind, str] = {"features": "features", "glyphs": "glyphs", "image-stats": "surveys", "verified": "verified"}
 # Names of our files: $VITRINE_CACHE may be a folder that holds other things too.
 NAMES: dict[CacheKind, str] = {
     "features": r"[0-9a-f]{32}(-[0-9a-f]{32}\.safetensors|\.images)",
+    "glyphs": r"[0-9a-f]{32}-\d{4}\.npz",
     "image-stats": r"[0-9a-f]{32}-\d+/\d{6,}\.npz",
     "verified": r"[0-9a-f]{32}",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitrine.core.figures import read_static
 from vitrine.core.files import atomic_file
-from vitrine.core.page_parts import Facts, Headline, Ladder, Part, escape, render_parts
+from vitrine.core.page_parts import Facts, Note, Part, escape, render_parts
 from vitrine.version import __version__
 
 MARK = (
@@ -45,8 +45,11 @@ class Page:
     title: str
     """The finding, as a sentence."""
     lede: str = ""
-    answer: Headline | Ladder | None = None
+    answer: Part | None = None
+    """Headline, ladder or claims."""
     facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    """Sentences of caution about the answer."""
     sections: Sequence[Section] = ()
     command: str | None = None
     """The command that made the page."""
@@ -81,7 +84,9 @@ class Page:
         """Return the header of the page: title, lede, headline and facts."""
         lede = f'<p class="lede">{escape(self.lede)}</p>' if self.lede else ""
         answer = "" if self.answer is None else self.answer.render()
-        return f"<header><h1>{escape(self.title)}</h1>{lede}{answer}{Facts(self.facts).render() if self.facts else ''}</header>"
+        facts = Facts(self.facts).render() if self.facts else ""
+        notes = render_parts([Note(note) for note in self.notes])
+        return f"<header><h1>{escape(self.title)}</h1>{lede}{answer}{facts}{notes}</header>"
 
     def render_footer(self) -> str:
         """Return version, command and remarks."""

@@ -180,6 +180,22 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Frames:
+    """Photographs of one height at their own aspect ratio, each with a short caption."""
+
+    images: Sequence[tuple[bytes, str]]
+    alt: str
+
+    def render(self) -> str:
+        """Return a list of figures."""
+        figures = (
+            f"<figure>{embed_image(image, f'{self.alt}, {caption}')}<figcaption>{escape(caption)}</figcaption></figure>"
+            for image, caption in self.images
+        )
+        return f'<ul class="frames">{"".join(f"<li>{figure}</li>" for figure in figures)}</ul>'
+
+
+@dataclass(frozen=True)
 class Tiles:
     """Many small images, each with a short caption."""
 

@@ -4,9 +4,10 @@ All text passes `escape`: names of files and classes come from anywhere. Fractio
 """
 
 import html
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -152,28 +153,58 @@ class Rung:
     detail: str
     interval: Interval
     is_kept: bool = False
+    outcome: str = ""
+    """What became of the step, e.g. replaced."""
 
     def render(self) -> str:
         """Return the row."""
         name = f'<span class="name">{escape(self.name)}<small class="quiet">{escape(self.detail)}</small></span>'
         value = f'<span class="value">{format_short_percent(self.interval.value)}</span>'
         kept = ' class="kept"' if self.is_kept else ""
-        return f'<li{kept}><span class="time">{escape(self.time)}</span>{name}{value}{self.interval.render()}</li>'
+        outcome = f'<span class="outcome">{escape(self.outcome)}</span>' if self.outcome else ""
+        return f'<li{kept}><span class="time">{escape(self.time)}</span>{name}{value}{self.interval.render()}{outcome}</li>'
 
 
-SCALE = "".join(f'<span style="--x:{x}">{text}</span>' for x, text in ((0, "0"), (50, "50"), (100, f"100{THIN_SPACE}%")))
+def render_ticks(ticks: Sequence[tuple[float, str]]) -> str:
+    """Return the labels of an axis, each at its place in percent."""
+    return "".join(f'<span style="--x:{place:.4g}">{escape(text)}</span>' for place, text in ticks)
+
+
+SCALE = render_ticks(((0, "0"), (50, "50"), (100, f"100{THIN_SPACE}%")))
+AXIS_STEPS = (1, 2, 5, 10, 20, 25)  # points between the ticks of an axis
+MAX_AXIS_PARTS = 5
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Steps in order with their intervals on one axis from 0 to 100 %."""
+    """Steps in order with their intervals on one axis: from 0 to 100 %, or zoomed so that all of them just fit."""
 
     rungs: Sequence[Rung]
+    is_zoomed: bool = False
 
     def render(self) -> str:
         """Return a list and its axis."""
-        axis = f'<li class="axis" aria-hidden="true"><div class="scale">{SCALE}</div></li>'
-        return f'<ol class="ladder">{"".join(rung.render() for rung in self.rungs)}{axis}</ol>'
+        low, high, step = self.choose_axis() if self.is_zoomed else (0, 100, 25)
+        labels = range(low, high + 1, step if self.is_zoomed else 50)
+        ticks = [(100 * (at - low) / (high - low), f"{at}{THIN_SPACE}%" if at == high else f"{at}") for at in labels]
+        axis = f'<li class="axis" aria-hidden="true"><div class="scale">{render_ticks(ticks)}</div></li>'
+        kind = "ladder outcomes" if any(rung.outcome for rung in self.rungs) else "ladder"
+        placed = (replace(each, interval=replace(each.interval, start=low / 100, end=high / 100)) for each in self.rungs)
+        grid = f' style="--grid:{100 * step / (high - low):.4g}%"' if self.is_zoomed else ""
+        return f'<ol class="{kind}"{grid}>{"".join(rung.render() for rung in placed)}{axis}</ol>'
+
+    def choose_axis(self) -> tuple[int, int, int]:
+        """Return start, end and distance of the ticks in percent, such that the axis holds all intervals."""
+        intervals = [rung.interval for rung in self.rungs]
+        ends = [end for each in intervals for end in (each.value, each.low, each.high) if end is not None]
+        low, high = (100 * end for end in (min(ends, default=0.0), max(ends, default=1.0)))
+        for step in AXIS_STEPS:
+            start, end = max(0, step * math.floor(low / step)), min(100, step * math.ceil(high / step))
+            start = max(0, start - step) if start == end else start
+            end = start + step if start == end else end
+            if end - start <= MAX_AXIS_PARTS * step and (end - start) % step == 0:
+                return start, end, step
+        return 0, 100, 25
 
 
 @dataclass(frozen=True)
@@ -185,11 +216,13 @@ class ClassBar:
     num_images: int
     interval: Interval
     note: str = ""
+    is_count: bool = True
+    """Whether the value is the fraction `num_hits` of `num_images`."""
 
     def render(self) -> str:
         """Return the cells: name, interval, and "4 / 12" or, for many images, a percentage."""
-        count = f"{self.num_hits} / {self.num_images}"
-        value = count if self.num_images < MIN_IMAGES_FOR_PERCENT else format_short_percent(self.interval.value)
+        is_short = self.is_count and self.num_images < MIN_IMAGES_FOR_PERCENT
+        value = f"{self.num_hits} / {self.num_images}" if is_short else format_short_percent(self.interval.value)
         cells = f'<span class="name">{escape(self.name)}</span>{self.interval.render()}<span class="num">{value}</span>'
         return f'{cells}<span class="taken">{escape(self.note)}</span>'
 
@@ -263,6 +296,17 @@ class Note:
     def render(self) -> str:
         """Return the note."""
         return f'<p class="note">{escape(self.text)}</p>'
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why something was not measured, in a dashed frame."""
+
+    text: str
+
+    def render(self) -> str:
+        """Return the reason."""
+        return f'<p class="unavailable">{escape(self.text)}</p>'
 
 
 @dataclass(frozen=True)
