@@ -94,6 +94,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"model": replace(CHECKPOINT, head_bias=-1.0)},
     ),
     (
+        "model.readout_layers",
+        {"model": replace(CHECKPOINT, readout_layers=(11,)), "head_init": "keep"},
+        {"model": replace(CHECKPOINT, readout_layers=(11,))},
+    ),
+    (
+        "model.readout",
+        {"model": replace(CHECKPOINT, readout="mean"), "head_init": "keep"},
+        {"model": replace(CHECKPOINT, readout="mean")},
+    ),
+    (
         "model.head_bias",
         {"model": ModelSettings(name="ViT-Ti/16", head_bias=-1.0), "objective": "masked-patches"},
         {"model": ModelSettings(name="ViT-Ti/16", head_bias=-1.0)},

@@ -293,7 +293,7 @@ def test_a_warm_up_that_was_set_is_not_shortened() -> None:
         ({"epochs": 1, "seed": None}, "seed=None must be a whole number."),
         ({"epochs": 1, "polyak_factor": 1.0}, "polyak_factor=1.0"),
         ({"epochs": 1, "polyak_factor": 0.0}, "polyak_factor=0.0"),
-        ({"epochs": 1, "head_init": "random"}, "head_init='random' must be one of zero, ridge, discriminant."),
+        ({"epochs": 1, "head_init": "random"}, "head_init='random' must be one of zero, ridge, discriminant, keep."),
         ({"epochs": 1, "head_init": "ridge"}, "head_init='ridge'"),
         ({"epochs": 1, "head_init": "discriminant"}, "head_init='discriminant'"),
         (

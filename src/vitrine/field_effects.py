@@ -45,6 +45,7 @@ def list_objective_effects() -> Iterator[Effect]:
 EFFECTS: tuple[Effect, ...] = (
     *list_objective_effects(),
     Effect(("model.head_bias",), "head_init='zero'", lambda r: r.head_init == "zero"),
+    Effect(("model.readout_layers", "model.readout"), "a new head", lambda r: r.head_init != "keep"),
     Effect(("data.subset_seed",), "data.subset or data.held_out", lambda r: r.data.subset != "all" or r.data.held_out > 0),
     Effect(("loader.prefetch", "loader.stuck_after_s"), "worker processes (loader.num_workers)", lambda r: uses_workers(r)),
     Effect(("augment.crop_area", "augment.crop_ratio"), "augment.crop='inception'", lambda r: r.augment.crop == "inception"),

@@ -18,7 +18,7 @@ from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import MaskedPatchesConfig, ObjectiveKind, SupervisedConfig, check_objective
 from vitrine.training.config import MachineConfig, OptimConfig, ReportConfig, SavingConfig
 
-HeadInit = Literal["zero", "ridge", "discriminant"]
+HeadInit = Literal["zero", "ridge", "discriminant", "keep"]
 
 # Fields, or whole groups of them, that do not change what a run computes: it may be resumed with other values.
 RESUMABLE_FIELDS = (
@@ -63,7 +63,8 @@ class Recipe:
     total_steps: int | None = None
     """Number of optimizer steps; it takes precedence over epochs."""
     head_init: HeadInit = "zero"
-    """New head of a checkpoint: the paper's zeros, or a closed-form solution on its frozen features."""
+    """Head of a checkpoint: the paper's zeros, a closed-form solution on its frozen features, or the checkpoint's own (keep),
+    which must have the same classes."""
     polyak_factor: float | None = None
     """Factor of the Polyak average of the weights, which is evaluated and saved; 0.9999 in the paper. None: no average."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -30,14 +30,14 @@ def test_show_and_clear(pictures: Path, cache: Path, tmp_path: Path, capsys: pyt
     main(["data", "pack", str(pictures), str(tmp_path / "packed"), "--size", "16"])
     main(["data", "check", str(tmp_path / "packed")])
     capsys.readouterr()
-    assert run_cache(tmp_path) == {"features": 0, "image-stats": 2, "verified": 1}
+    assert run_cache(tmp_path) == {"features": 0, "glyphs": 0, "image-stats": 2, "verified": 1}
     shown = capsys.readouterr().out
     assert str(cache) in shown
     assert "image-stats" in shown
     assert run_cache(tmp_path, "--clear", "verified") == {"verified": 1}
-    assert run_cache(tmp_path) == {"features": 0, "image-stats": 2, "verified": 0}
-    assert run_cache(tmp_path, "--clear") == {"features": 0, "image-stats": 2, "verified": 0}
-    assert run_cache(tmp_path) == {"features": 0, "image-stats": 0, "verified": 0}
+    assert run_cache(tmp_path) == {"features": 0, "glyphs": 0, "image-stats": 2, "verified": 0}
+    assert run_cache(tmp_path, "--clear") == {"features": 0, "glyphs": 0, "image-stats": 2, "verified": 0}
+    assert run_cache(tmp_path) == {"features": 0, "glyphs": 0, "image-stats": 0, "verified": 0}
 
 
 def test_an_unknown_cache_costs_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

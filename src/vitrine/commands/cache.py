@@ -11,9 +11,10 @@ from vitrine.core.files import check_output_files, find_cache_folder, write_json
 def cache(clear: tuple[CacheKind, ...] | None = None, json: Path | None = None) -> None:
     """Show where caches are and how large they are, or clear them.
 
-    features: of images by a frozen model. image-stats: sizes and hashes of images (`vitrine data check`, `duplicates`).
-    verified: packs and .npz data whose checksums were compared. All of it is computed again when needed. The folder is
-    $VITRINE_CACHE (default: ~/.cache/vitrine). Models and datasets of the Hugging Face Hub are in its own cache: `hf cache`.
+    features: of images by a frozen model. glyphs: shapes of the characters that `glyphs` draws. image-stats: sizes and hashes
+    of images (`vitrine data check`, `duplicates`). verified: packs and .npz data whose checksums were compared. All of it is
+    computed again when needed. The folder is $VITRINE_CACHE (default: ~/.cache/vitrine). Models and datasets of the Hugging
+    Face Hub are in its own cache: `hf cache`.
 
     Args:
         clear: Delete these caches, e.g. --clear features; --clear alone deletes all.

@@ -60,7 +60,7 @@ class MaskedPatchesConfig:
 
 def check_supervised(recipe: Any) -> None:
     """Raise ValueError if settings of a recipe with objective='supervised' contradict each other."""
-    if recipe.head_init != "zero" and recipe.supervised.loss == "sigmoid":
+    if recipe.head_init in ("ridge", "discriminant") and recipe.supervised.loss == "sigmoid":
         raise ValueError(f"head_init={recipe.head_init!r} suits supervised.loss='softmax': use 'zero' with sigmoid.")
 
 

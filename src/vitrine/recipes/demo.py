@@ -22,7 +22,7 @@ VIT: dict[str, Any] = {"patch_size": 4, "position": None}
 def demo_shapes() -> Recipe:
     """ViT of 4 blocks on the orientation of generated shapes (24 px), 700 steps: the demo's pre-training.
 
-    Expect 71.7 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 72.0 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-shapes
     """
@@ -40,7 +40,7 @@ def demo_shapes() -> Recipe:
 def demo_vit() -> Recipe:
     """ViT of 4 blocks on ten images of each digit (32 px), 450 steps from scratch.
 
-    Expect 82.8 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 83.3 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-vit
     """
@@ -50,7 +50,7 @@ def demo_vit() -> Recipe:
 def demo_resnet() -> Recipe:
     """ResNet of about the ViT's cost on ten images of each digit (32 px), 450 steps from scratch.
 
-    Expect 94.2 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 93.9 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-resnet
     """
@@ -61,7 +61,7 @@ def demo_resnet() -> Recipe:
 def demo_hybrid() -> Recipe:
     """Hybrid of a small ResNet and 3 ViT blocks on ten images of each digit (32 px), 450 steps from scratch.
 
-    Expect 90.0 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 89.2 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-hybrid
     """
@@ -72,7 +72,7 @@ def demo_hybrid() -> Recipe:
 def demo_transfer(task: FinetuneTask) -> Recipe:
     """Small checkpoint fine-tuned on a few images at 32 px, 450 steps: the demo's transfer of what it pre-trained.
 
-    Expect 85.8 % test accuracy from ten images of each digit, in a minute on one CPU core (docs/results/training.md).
+    Expect 86.7 % test accuracy from ten images of each digit, in a minute on one CPU core (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe demo-transfer
     """

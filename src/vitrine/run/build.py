@@ -223,13 +223,29 @@ def load_initial_model(recipe: Recipe, class_names: tuple[str, ...], checkpoint:
     overrides = Overrides(gelu=settings.gelu, norm_eps=settings.norm_eps, preprocess=settings.preprocess)
     source = settings.checkpoint if checkpoint is None else deepcopy(checkpoint)  # it is changed below
     loaded = load_checkpoint(source, image_size=settings.image_size, overrides=overrides)
-    loaded.model.reset_head(len(class_names), settings.head_bias or 0.0, **settings.readout_changes)
+    if recipe.head_init == "keep":
+        keep_head(loaded, class_names)
+    else:
+        loaded.model.reset_head(len(class_names), settings.head_bias or 0.0, **settings.readout_changes)
     changes: dict[str, Any] = {"gradient_checkpointing": recipe.machine.gradient_checkpointing}
     for name in ("dropout_rate", "stochastic_depth_rate"):
         if getattr(settings, name) is not None:
             changes[name] = getattr(settings, name)
     provenance = {"source": settings.checkpoint, "from": loaded.provenance}
     return Checkpoint(rebuild(loaded.model, **changes), loaded.preprocessing, class_names or None, provenance)
+
+
+def keep_head(checkpoint: Checkpoint, class_names: tuple[str, ...]) -> None:
+    """Prepare the head of a checkpoint to be trained further: its temperature goes into its weights."""
+    if checkpoint.class_names != class_names:
+        found = f"{checkpoint.model.config.num_classes} classes" if checkpoint.class_names is None else "other classes"
+        raise ValueError(f"head_init='keep' needs a checkpoint with the classes of the data, and it has {found}: leave it out.")
+    with torch.no_grad():
+        for name in checkpoint.model.heads:
+            head = getattr(checkpoint.model, name, None)
+            if isinstance(head, nn.Linear):
+                head.weight.div_(checkpoint.calibration.temperature)
+                head.bias.div_(checkpoint.calibration.temperature)
 
 
 def rebuild(model: Model[Any], **changes: Any) -> Model[Any]:

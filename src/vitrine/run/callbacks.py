@@ -252,16 +252,18 @@ class StopRequest:
     def __init__(self, print_message: Callable[[str], None] = print_error) -> None:
         self.print_message = print_message
         self.signal: int | None = None
+        self.deadline: float | None = None
+        """Time of `time.monotonic` at which to stop without a signal."""
 
     @property
     def is_requested(self) -> bool:
-        return self.signal is not None
+        return self.signal is not None or (self.deadline is not None and time.monotonic() >= self.deadline)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Remember the signal; a Ctrl-C after any signal raises KeyboardInterrupt at once."""
-        if self.is_requested and number == signal.SIGINT:
+        if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        is_first, self.signal = not self.is_requested, number
+        is_first, self.signal = self.signal is None, number
         continue_children()  # or the batch of a stopped worker would be waited for
         if number == signal.SIGHUP:
             silence_lost_terminal()

@@ -119,15 +119,66 @@ class ResumePoint:
         return replace(self.progress, rounding=ROUNDING)
 
 
-class RunFolder:
+class DataFolder:
+    """A folder that one process at a time writes into, with a fingerprint of the images that its content was made from."""
+
+    kind: str = "run"
+    """What the folder holds, in messages."""
+    changed_setting: str | None = "data.changed"
+    """The setting that accepts changed images, in messages; None if nothing does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.data, self.lock_file = path, path / "data.json", temporary_path(path / "run", "lock")
+
+    def is_empty(self) -> bool:
+        """Return whether nothing has been saved yet that starting anew would lose."""
+        raise NotImplementedError
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing into the folder while the block runs."""
+        return exclusive_lock(self.lock_file, str(self.path))
+
+    def check_data(self, data: DataFingerprint, changed: ChangedData) -> DataFingerprint:
+        """Return the fingerprint to go on with; raise ValueError if the images have changed and may not have."""
+        if self.is_empty():
+            return data
+        if not self.data.is_file():
+            warn_user(f"{self.path} was started without a record of its images: they are taken to be unchanged.")
+            return data
+        saved = self.read_data()
+        changes = saved.list_changes(data)
+        if not changes:
+            return saved
+        found = f"The images of the {self.kind} in {self.path} have changed: {join_names(changes)}"
+        new = f"start a new {self.kind}"
+        if not saved.has_classes_of(data):
+            raise ValueError(f"{found}. Restore them, or {new} in another folder ({name_setting('out')}).")
+        if changed == "refuse":
+            setting = self.changed_setting
+            accept = "" if setting is None else f", continue with {name_setting(setting, 'accept')},"
+            raise ValueError(f"{found}. Restore them{accept} or {new} ({name_setting('out')}).")
+        warn_user(f"{found}; continuing with them as they are.")
+        return replace(data, total_steps=saved.total_steps)  # the learning-rate schedule stays as it was begun
+
+    def read_data(self) -> DataFingerprint:
+        """Read data.json; raise ValueError if it is damaged."""
+        try:
+            return DataFingerprint.from_json(read_json(self.data))
+        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
+            raise ValueError(
+                f"{self.data} cannot be read ({summarise_error(error)}): restore it, or delete it if the images are unchanged."
+            ) from None
+
+
+class RunFolder(DataFolder):
     """Paths in a run's folder, and what reads and writes them."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.recipe, self.data, self.summary = path / "recipe.json", path / "data.json", path / "summary.json"
+        super().__init__(path)
+        self.recipe, self.summary = path / "recipe.json", path / "summary.json"
         self.metrics, self.curves, self.report = path / "metrics.jsonl", path / "curves.png", path / "report.html"
         self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
-        self.tensorboard, self.lock_file = path / "tensorboard", temporary_path(path / "run", "lock")
+        self.tensorboard = path / "tensorboard"
 
     def check(self, recipe: Recipe) -> None:
         """Check, before anything is loaded, that the folder is new or holds a run of this recipe, and can be written to."""
@@ -143,39 +194,6 @@ class RunFolder:
                 f"{self.path} exists and is not the folder of a run: choose another one with {name_setting('out')}."
             )
         make_folder(self.path)
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing into the folder while the block runs."""
-        return exclusive_lock(self.lock_file, str(self.path))
-
-    def check_data(self, data: DataFingerprint, changed: ChangedData) -> DataFingerprint:
-        """Return the fingerprint that a run goes on with; raise ValueError if its images have changed and may not have."""
-        if self.is_empty():
-            return data
-        if not self.data.is_file():
-            warn_user(f"{self.path} was started without a record of its images: they are taken to be unchanged.")
-            return data
-        saved = self.read_data()
-        changes = saved.list_changes(data)
-        if not changes:
-            return saved
-        found = f"The images of the run in {self.path} have changed: {join_names(changes)}"
-        if not saved.has_classes_of(data):
-            raise ValueError(f"{found}. Restore them, or start a new run in another folder ({name_setting('out')}).")
-        if changed == "refuse":
-            accept = name_setting("data.changed", "accept")
-            raise ValueError(f"{found}. Restore them, continue with {accept}, or start a new run ({name_setting('out')}).")
-        warn_user(f"{found}; continuing with them as they are.")
-        return replace(data, total_steps=saved.total_steps)  # the learning-rate schedule stays as it was begun
-
-    def read_data(self) -> DataFingerprint:
-        """Read data.json; raise ValueError if it is damaged."""
-        try:
-            return DataFingerprint.from_json(read_json(self.data))
-        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
-            raise ValueError(
-                f"{self.data} cannot be read ({summarise_error(error)}): restore it, or delete it if the images are unchanged."
-            ) from None
 
     def open(self, recipe: Recipe, data: DataFingerprint) -> None:
         """Create the folder, or continue in it, and write the recipe and the fingerprint of the images. It is locked."""

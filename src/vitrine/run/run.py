@@ -29,6 +29,7 @@ from vitrine.objectives.config import OBJECTIVES
 from vitrine.objectives.objective import ENCODER
 from vitrine.recipe import Recipe
 from vitrine.run.build import (
+    HEAD_FITS,
     RunData,
     build_evaluation_loader,
     build_initial_model,
@@ -69,10 +70,12 @@ def run_recipe(
     title: str = "training",
     dataset: DatasetHandle | None = None,
     checkpoint: Checkpoint | None = None,
+    deadline: float | None = None,
 ) -> RunSummary:
     """Train as the recipe says, or resume the run in `out`; the trained model is in `out`/model.
 
-    `dataset` and `checkpoint` are the recipe's, for callers that have them already. A finished run is only read.
+    `dataset` and `checkpoint` are the recipe's, for callers that have them already. A finished run is only read. At the
+    deadline, a time of `time.monotonic`, a run is stopped and saved as by a signal.
     """
     folder = RunFolder(Path(out))
     if folder.is_empty():  # older runs may have settings without an effect, and are resumed
@@ -97,6 +100,7 @@ def run_recipe(
             ) as logger,
             stop_on_signals(logger.print_message) as stop,
         ):
+            stop.deadline = deadline
             summary = run.train(stop, logger)
         if summary.is_finished and runtime.is_main:
             write_run_report(folder, recipe, summary, title, names, run.build_final_result)
@@ -368,7 +372,7 @@ def begin(recipe: Recipe, data: RunData, runtime: Runtime, checkpoint: Checkpoin
     """Build the model that a new run starts with."""
     class_names = data.class_names if OBJECTIVES[recipe.objective].needs_labels else ()
     start = build_initial_model(recipe, class_names, checkpoint)
-    if recipe.head_init != "zero":
+    if recipe.head_init in HEAD_FITS:
         set_fitted_head(start, data.train, recipe, runtime)
     return start
 
