@@ -1,0 +1,1 @@
+"""A classifier from a folder of images within a time budget."""
