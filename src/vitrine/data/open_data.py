@@ -12,13 +12,13 @@ from vitrine.core.hub import DATASET_SCHEME
 from vitrine.data.config import DataConfig
 from vitrine.data.dataset_format import DatasetFormat, normalise_split, require_split
 from vitrine.data.source import Source
-from vitrine.data.sources import digits, shapes, vtab
+from vitrine.data.sources import digits, glyphs, shapes, vtab
 from vitrine.data.sources.hub import list_hub_splits, open_hub
 from vitrine.data.sources.python_dataset import MapDataset, list_python_splits, open_python_data
 from vitrine.data.subsets import exclude_images, hold_out, select_subset
 from vitrine.data.wrappers import load_into_memory
 
-BUILT_IN = ("digits", "shapes")
+BUILT_IN = ("digits", "glyphs", "shapes")
 VTAB = "vtab:"
 HELD_OUT = 0.2  # fraction of data without splits to test on
 
@@ -137,11 +137,13 @@ def find_data(data: DataLike) -> DatasetHandle:
 
 
 def find_built_in(name: str) -> DatasetHandle:
-    """Find `digits`, `shapes` or a variant, e.g. `shapes:count@64`."""
+    """Find `digits`, `glyphs`, `shapes` or a variant, e.g. `shapes:count@64` or `glyphs:classes=200@28`."""
     base = re.split("[:@]", name)[0]
     task = name.removeprefix(base).removeprefix(":")
     if base == "shapes":
         return DatasetHandle(name, "shapes", shapes.SPLITS, partial(shapes.open_shapes, task))
+    if base == "glyphs":
+        return DatasetHandle(name, "glyphs", glyphs.SPLITS, partial(glyphs.open_glyphs, glyphs.parse_settings(name)))
     if task:
         raise ValueError(f"{name} is not a built-in dataset; digits has no variants: write digits.")
     return DatasetHandle(name, "digits", digits.SPLITS, digits.open_digits)

@@ -135,7 +135,7 @@ def test_names_are_unique_and_independent_of_the_location(data: DatasetHandle, s
     names = [source.name(index) for index in range(len(source))]
     assert len(set(names)) == len(names)
     assert all(name == name.strip() and "\n" not in name for name in names)
-    if data.kind not in ("digits", "shapes"):
+    if data.kind not in BUILT_IN:
         assert not any(str(Path(data.name).parent) in name for name in names)
 
 
@@ -202,7 +202,7 @@ def test_forked_process_moves_no_file_position(source: Source) -> None:
 def test_files_exist(data: DatasetHandle, source: Source) -> None:
     files = source.files()
     assert all(file.is_file() for file in files)
-    assert bool(files) == (data.kind not in ("digits", "shapes"))
+    assert bool(files) == (data.kind not in BUILT_IN)
 
 
 def test_loader_reads_batches(source: Source) -> None:

@@ -96,8 +96,8 @@ def measure_dots(dots: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.sqrt(nearest) - DOT_RADIUS
 
 
-def make_noise(seeds: np.ndarray, num_pixels: int) -> np.ndarray:
-    """Return noise (B, P, 3) to add to the pixels: bytes of a hash of image and pixel, without any state."""
+def hash_pixels(seeds: np.ndarray, num_pixels: int) -> np.ndarray:
+    """Return a hash of image and pixel, uint32 (B, P), from a seed of each image, uint32 (B)."""
     bits = seeds[:, None] + np.arange(num_pixels, dtype=np.uint32) * np.uint32(0x9E3779B1)  # (B, P)
     # Multiplication carries bits upwards only and shifts bring them down: two rounds mix all of them. The factors are those
     # of Wellons' public-domain hash "lowbias32".
@@ -105,6 +105,12 @@ def make_noise(seeds: np.ndarray, num_pixels: int) -> np.ndarray:
         bits ^= bits >> 16
         bits *= np.uint32(factor)
     bits ^= bits >> 16
+    return bits
+
+
+def make_noise(seeds: np.ndarray, num_pixels: int) -> np.ndarray:
+    """Return noise (B, P, 3) to add to the pixels: bytes of a hash of image and pixel, without any state."""
+    bits = hash_pixels(seeds, num_pixels)
     levels = bits.astype("<u4", copy=False).view(np.uint8).reshape(len(seeds), num_pixels, 4)[..., :3]
     return levels * np.float32(2 * NOISE) + np.float32(0.5 - 255 * NOISE)  # 0.5 because the conversion to bytes rounds down
 
