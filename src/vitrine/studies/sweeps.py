@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.core.console import name_setting, summarise_error, warn_user
-from vitrine.core.files import make_folder
 from vitrine.core.runtime import start_runtime
 from vitrine.data.open_data import DataLike, DatasetHandle, find_data, open_train_data
 from vitrine.formats.checkpoint import Checkpoint
@@ -18,6 +17,7 @@ from vitrine.recipe import Recipe, shorten_warmup, with_changes
 from vitrine.recipes.registry import build_finetune_recipe, find_data_once, find_finetune_recipe, find_recipe, name_finetune_run
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged, run_recipe
+from vitrine.studies.runner import RunOutcome, StudyRun, run_here
 
 HELD_OUT = 0.1  # fraction of train that learning rates are compared on
 
@@ -165,22 +165,33 @@ def search_learning_rate(
 ) -> LearningRateSearch:
     """Train with each learning rate on part of train and measure once, at the end, on the rest; test images are not used."""
     trials = build_trials(recipe, learning_rates, recipe.data.held_out or held_out)
-    make_folder(out)
-    summaries: dict[float, RunSummary] = {}
-    with start_runtime(recipe.device):
-        for lr, trial in trials.items():
-            try:
-                summary = run_recipe(trial, out / f"rate-{lr:g}", f"{title}, lr {lr:g}", dataset, checkpoint)
-            except Diverged as error:
-                warn_user(f"Learning rate {lr:g} is too high: {summarise_error(error)}.")
-                continue
-            if summary.is_finished:
-                summaries[lr] = summary
-            if summary.interrupted_by is not None:
-                return LearningRateSearch(summaries, summary.interrupted_by)
-    if not summaries:
+    runs = [
+        StudyRun(
+            label=f"{lr:g}",
+            recipe=trial,
+            folder=f"rate-{lr:g}",
+            title=f"{title}, lr {lr:g}",
+            dataset=dataset,
+            checkpoint=checkpoint,
+        )
+        for lr, trial in trials.items()
+    ]
+    table = run_here(runs, out, (Diverged,), warn_if_diverged)
+    summaries = {
+        outcome.run.recipe.optim.learning_rate: outcome.summary
+        for outcome in table.outcomes
+        if outcome.summary is not None and outcome.summary.is_finished
+    }
+    if not summaries and table.interrupted_by is None:
         raise ValueError(f"All learning rates {tuple(learning_rates)} are too high: give lower ones.")
-    return LearningRateSearch(summaries)
+    return LearningRateSearch(summaries, table.interrupted_by)
+
+
+def warn_if_diverged(outcome: RunOutcome) -> None:
+    """Warn that the learning rate of a run was too high, if it failed."""
+    if outcome.error is not None:
+        lr = outcome.run.recipe.optim.learning_rate
+        warn_user(f"Learning rate {lr:g} is too high: {summarise_error(outcome.error)}.")
 
 
 def choose_final_held_out(recipe: Recipe, dataset: DatasetHandle | None) -> float:
@@ -223,12 +234,24 @@ def run_seeds(
     checkpoint: Checkpoint | None = None,
 ) -> list[RunSummary]:
     """Run a recipe with each seed in a folder of its own; finished runs are only read, and an interruption ends the list."""
-    make_folder(out)
-    summaries: list[RunSummary] = []
-    with start_runtime(recipe.device):
-        for seed in seeds:
-            changed, folder = replace(recipe, seed=seed), out / f"seed-{seed}"
-            summaries.append(run_recipe(changed, folder, f"{title}, seed {seed}", dataset, checkpoint))
-            if summaries[-1].interrupted_by is not None:
-                break
-    return summaries
+    runs = [build_seed_run(recipe, seed, title, dataset, checkpoint) for seed in seeds]
+    return run_here(runs, out).summaries
+
+
+def build_seed_run(
+    recipe: Recipe,
+    seed: int,
+    title: str,
+    dataset: DatasetHandle | None = None,
+    checkpoint: Checkpoint | None = None,
+    folder: str = "",
+) -> StudyRun:
+    """Build a run of a recipe with another seed, in a folder below `folder`."""
+    return StudyRun(
+        label=f"{title}, seed {seed}",
+        recipe=replace(recipe, seed=seed),
+        folder=f"{folder}seed-{seed}",
+        title=f"{title}, seed {seed}",
+        dataset=dataset,
+        checkpoint=checkpoint,
+    )

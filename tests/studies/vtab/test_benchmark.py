@@ -4,6 +4,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from vitrine.data.sources.vtab import VtabTask
 from vitrine.recipe import Recipe, with_changes
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import run_recipe
-from vitrine.studies.vtab import benchmark
+from vitrine.studies import runner
 from vitrine.studies.vtab.benchmark import run_tasks, sweep_settings
 from vitrine.studies.vtab.config import VtabConfig
 from vitrine.studies.vtab.protocol import FoundTask, Setting, build_task_recipe
@@ -124,11 +125,11 @@ def test_sweep_chooses_by_validation_accuracy_on_the_benchmark_s_tasks(
     )  # with the high one, all predictions are the same class
     summaries: list[tuple[Recipe, RunSummary]] = []
 
-    def run_and_record(trial: Recipe, out: Path, title: str) -> RunSummary:
-        summaries.append((trial, run_recipe(trial, out, title)))
+    def run_and_record(trial: Recipe, out: Path, *others: Any) -> RunSummary:
+        summaries.append((trial, run_recipe(trial, out, *others)))
         return summaries[-1][1]
 
-    monkeypatch.setattr(benchmark, "run_recipe", run_and_record)
+    monkeypatch.setattr(runner, "run_recipe", run_and_record)
     sweep = sweep_settings(recipe, config, tasks, tmp_path / "sweep")
     assert list(sweep.accuracies) == [Setting(10.0, 3), Setting(10.0, 12), Setting(0.01, 3), Setting(0.01, 12)]
     assert sweep.best.learning_rate == 0.01

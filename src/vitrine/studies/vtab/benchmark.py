@@ -11,15 +11,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from vitrine.core.console import name_setting, summarise_error, warn_user
+from vitrine.core.console import name_setting
 from vitrine.core.files import make_folder, write_json
 from vitrine.core.runtime import start_runtime
 from vitrine.data.sources.vtab import GROUPS
 from vitrine.recipe import Recipe, resolve_changes, with_changes
 from vitrine.recipes.registry import short_model_name
 from vitrine.run.folder import RunSummary
-from vitrine.run.run import Diverged, run_recipe
-from vitrine.studies.sweeps import run_seeds
+from vitrine.run.run import Diverged
+from vitrine.studies.runner import StudyRun, run_here
+from vitrine.studies.sweeps import build_seed_run, warn_if_diverged
 from vitrine.studies.vtab.config import VtabConfig
 from vitrine.studies.vtab.protocol import (
     FoundTask,
@@ -172,49 +173,55 @@ def run_tasks(
     recipe: Recipe, tasks: Sequence[FoundTask], seeds: Sequence[int], out: Path
 ) -> tuple[list[TaskResult], RunSummary | None]:
     """Run every task with every seed, each in its folder; return the results, and the run that was interrupted, if any."""
-    results: list[TaskResult] = []
+    runs = []
     for number, found in enumerate(tasks, start=1):
-        name = found.task.name
-        runs = run_seeds(build_task_recipe(recipe, found), seeds, out / name, f"{name} ({number} of {len(tasks)})")
-        if not runs[-1].is_finished or len(runs) < len(seeds):
-            return results, runs[-1]
-        accuracies = [run.test_top1 or 0.0 for run in runs]
-        facts = {"source": found.source, "num_classes": found.num_classes, "num_train_images": runs[0].num_train_images}
-        results.append(build_task_result(name, found.group, accuracies, found.num_test_images, **facts))
-        if runs[-1].interrupted_by is not None and number < len(tasks):  # a signal may come with the last step of a run
-            return results, runs[-1]
-    return results, None
+        name, task_recipe = found.task.name, build_task_recipe(recipe, found)
+        title = f"{name} ({number} of {len(tasks)})"
+        runs += [build_seed_run(task_recipe, seed, title, folder=f"{name}/") for seed in seeds]
+    summaries = run_here(runs, out).summaries
+    finished = [summary for summary in summaries if summary.is_finished]
+    num_seeds = len(seeds)
+    results = [
+        summarise_task(found, finished[start : start + num_seeds])
+        for found, start in zip(tasks, range(0, len(finished) - num_seeds + 1, num_seeds), strict=False)
+    ]
+    # A signal may come with the last step of all, when nothing is left to do.
+    return results, None if len(finished) == len(runs) else summaries[-1]
+
+
+def summarise_task(found: FoundTask, runs: Sequence[RunSummary]) -> TaskResult:
+    """Return the result of a task from its runs, one for each seed."""
+    accuracies = [run.test_top1 or 0.0 for run in runs]
+    facts = {"source": found.source, "num_classes": found.num_classes, "num_train_images": runs[0].num_train_images}
+    return build_task_result(found.task.name, found.group, accuracies, found.num_test_images, **facts)
 
 
 def sweep_settings(recipe: Recipe, config: VtabConfig, tasks: Sequence[FoundTask], out: Path) -> Sweep:
     """Train and validate with each setting on the tasks of VTAB, or on all given tasks if none is; no test image is used."""
     tasks = [task for task in tasks if task.group in GROUPS] or tasks
     recipe = with_changes(recipe, evaluation={"num_times": 1, "test": False})
-    trials = {setting: apply_setting(recipe, setting) for setting in list_settings(recipe, config)}
-    make_folder(out)
+    settings = list_settings(recipe, config)
+    runs = [build_trial(recipe, setting, task) for setting in settings for task in tasks]
+    table = run_here(runs, out, (Diverged,), warn_if_diverged)
     accuracies: dict[Setting, tuple[float, ...]] = {}
-    for setting, trial in trials.items():
-        try:
-            runs = run_trial(trial, tasks, out / setting.folder, f"lr {setting.learning_rate:g}, {setting.total_steps} steps")
-        except Diverged as error:
-            warn_user(f"Learning rate {setting.learning_rate:g} is too high: {summarise_error(error)}.")
-            continue
-        if len(runs) == len(tasks) and runs[-1].is_finished:
-            accuracies[setting] = tuple(run.best or 0.0 for run in runs)
-        if runs[-1].interrupted_by is not None:
-            return Sweep(accuracies, runs[-1])
+    for setting in settings:
+        trials = [each.summary for each in table.outcomes if each.run.group == setting.folder and each.is_finished]
+        if len(trials) == len(tasks):
+            accuracies[setting] = tuple(trial.best or 0.0 for trial in trials if trial is not None)
+    if table.interrupted_by is not None:
+        return Sweep(accuracies, table.summaries[-1])
     if not accuracies:
         raise ValueError(f"All learning rates of the sweep are too high: lower {name_setting('rates')}.")
     return Sweep(accuracies)
 
 
-def run_trial(recipe: Recipe, tasks: Sequence[FoundTask], out: Path, title: str) -> list[RunSummary]:
-    """Train on 800 images of each task and validate on 200; an interruption ends the list."""
-    make_folder(out)
-    runs: list[RunSummary] = []
-    for found in tasks:
-        name = found.task.name
-        runs.append(run_recipe(build_task_recipe(recipe, found, split="train"), out / name, f"{title}: {name}"))
-        if runs[-1].interrupted_by is not None:
-            break
-    return runs
+def build_trial(recipe: Recipe, setting: Setting, found: FoundTask) -> StudyRun:
+    """Build the run of a task with a setting: it trains on 800 images and validates on 200."""
+    name = found.task.name
+    return StudyRun(
+        label=f"{setting.folder}, {name}",
+        recipe=build_task_recipe(apply_setting(recipe, setting), found, split="train"),
+        folder=f"{setting.folder}/{name}",
+        title=f"lr {setting.learning_rate:g}, {setting.total_steps} steps: {name}",
+        group=setting.folder,
+    )

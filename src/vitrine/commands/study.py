@@ -1,0 +1,128 @@
+"""`vitrine study`: the paper's experiments, with figures and verdicts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from vitrine.commands.train import stop_here
+from vitrine.core.arguments import format_own_command
+from vitrine.core.console import format_number, print_lines, print_table
+from vitrine.core.files import check_output_files, write_json
+from vitrine.studies.config import StudyConfig
+from vitrine.studies.registry import STUDIES, find_study
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vitrine.evaluation.intervals import Estimate
+    from vitrine.studies.claims import Unit, Verdict
+    from vitrine.studies.estimate import RunCost
+    from vitrine.studies.study import StudyResult
+
+
+def study(
+    name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
+    list: bool = False,
+    dry_run: bool = False,
+    json: Path | None = None,
+    *,
+    config: Annotated[StudyConfig, arg(name="")],
+) -> None:
+    """Repeat an experiment of the paper: a table of runs, a figure, and verdicts on the paper's claims.
+
+    The same command again continues. Runs that fail are reported and do not stop the rest.
+
+    Args:
+        name: The study, e.g. data-size.
+        list: List the studies with their times.
+        dry_run: List the runs with cost and time, and train nothing.
+        json: Write the results to this file too.
+    """
+    if list:
+        list_studies()
+        return
+    if name is None:
+        raise ValueError("Missing: NAME, e.g. `vitrine study data-size`. All studies: `vitrine study --list`.")
+    find_study(name)
+    check_output_files(json)
+
+    from vitrine.studies.run_study import plan_study, run_study
+
+    if dry_run:
+        costs = plan_study(name, config)
+        print_costs(costs, config.jobs)
+        if json is not None:
+            write_json(json, [cost_to_json(cost) for cost in costs])
+        return
+    result = run_study(name, config, command=format_own_command())
+    if result.interrupted_by is not None:
+        stop_here(result.interrupted_by)
+    print_result(result)
+    if json is not None:
+        write_json(json, result.to_json())
+
+
+def list_studies() -> None:
+    """Print all studies, their questions and times."""
+    for name, entry in STUDIES.items():
+        print_lines(f"{name}: {entry.question}", f"    repeats {entry.paper}")
+        print_lines(*(f"    --scale {scale:<6} {time}" for scale, time in entry.times.items()))
+
+
+def print_costs(costs: "list[RunCost]", jobs: int) -> None:
+    """Print cost and time of every run, and of all together."""
+    rows = [
+        (
+            cost.run.label,
+            f"{cost.run.recipe.total_steps:,}",
+            format_number(cost.macs / 1e6),
+            f"{cost.exaflops:.3g}",
+            "" if cost.seconds is None else f"{cost.seconds:,.0f}",
+        )
+        for cost in costs
+    ]
+    print_table(("run", "steps", "MMACs", "exaFLOPs", "seconds"), rows)
+    print_lines(f"{len(costs)} runs, {sum(cost.exaflops for cost in costs):.3g} exaFLOPs.")
+    seconds = [cost.seconds for cost in costs if cost.seconds is not None]
+    if len(seconds) == len(costs):
+        print_lines(f"About {sum(seconds) / jobs / 60:.3g} minutes, {jobs} at a time on this machine.")
+    else:
+        print_lines("Times are not estimated: the data is not here, or ten steps of the models take too long here.")
+
+
+def cost_to_json(cost: "RunCost") -> dict[str, object]:
+    """Return the cost of a run as JSON."""
+    return {"label": cost.run.label, "macs": cost.macs, "exaflops": cost.exaflops, "seconds": cost.seconds}
+
+
+def print_result(result: "StudyResult") -> None:
+    """Print the runs, the verdicts, and where the page is."""
+    from vitrine.studies.registry import load_study
+
+    home = load_study(result.name)
+    print_table(home.columns, [home.row(outcome) for outcome in result.finished])
+    print_lines("")
+    rows = [row for verdict in result.verdicts for row in format_verdict(verdict)]
+    print_table(("claim", "verdict", "rests on", "value", "95 % interval"), rows)
+    for outcome in result.failures:
+        print_lines(f"Failed: {outcome.run.label}. {outcome.error}")
+    print_lines(f"The page is {result.out / 'study.html'}, its numbers are in {result.out / 'study.json'}.")
+
+
+def format_verdict(verdict: "Verdict") -> "Iterator[tuple[str, ...]]":
+    """Yield a claim's row of the printed table, and one for each further interval that its verdict rests on."""
+    claim = verdict.claim
+    if verdict.estimate is None:
+        yield (claim.name, verdict.outcome, verdict.reason, "", "")
+        return
+    seeds = f"{verdict.num_seeds} seed{'' if verdict.num_seeds == 1 else 's'}"
+    yield (claim.name, verdict.outcome, seeds, *format_difference(verdict.estimate, claim.unit))
+    for check in verdict.checks:
+        yield ("", check.outcome, check.words, *format_difference(check.estimate, check.unit))
+
+
+def format_difference(estimate: "Estimate", unit: "Unit") -> tuple[str, str]:
+    """Return a difference and its interval; without one, an empty cell."""
+    interval = "" if estimate.low is None or estimate.high is None else f"{estimate.low:+.2f} .. {estimate.high:+.2f}"
+    return f"{estimate.value:+.2f} {unit}", interval

@@ -1,0 +1,102 @@
+"""`vitrine study`: the list, the cost, and a whole study at scale tiny, which has every model."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pages import read_page
+from vitrine.cli import main
+from vitrine.studies.data_size_grid import GRIDS
+
+
+def run(*arguments: str) -> int:
+    try:
+        main(["study", *arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_studies_are_listed_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list") == 0
+    assert "data-size" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [((), "NAME"), (("data-sise",), "data-size"), (("data-size", "--seeds", "1", "1"), "distinct")],
+)
+def test_mistakes_cost_a_sentence(arguments: tuple[str, ...], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert word in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_cost_of_the_paper_s_grid_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("data-size", "--scale", "paper", "--dry-run", "--seeds", "0", "1", "--json", "cost.json") == 0
+    out = capsys.readouterr().out
+    assert "48 runs" in out
+    assert "Times are not estimated" in out
+    assert len(json.loads((tmp_path / "cost.json").read_text())) == 48
+    assert [path.name for path in tmp_path.iterdir()] == ["cost.json"]
+
+
+WORDS = ("study", "data-size", "--scale", "tiny", "--jobs", "2", "--out", "study", "--json", "copy.json")
+COMMAND = (sys.executable, "-m", "vitrine", *WORDS)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A study as a user runs it, in a process of its own."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def strip(path: Path) -> Any:
+    """Return everything that was found, without times."""
+    content = json.loads(path.read_text())
+    for run in content["runs"]:
+        del run["summary"]["device_hours"]
+    return content
+
+
+def test_a_study_from_end_to_end(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Every model of the grid trains on every number of images."""
+    tmp_path, done = whole
+    num_runs = len(GRIDS["tiny"].models) * (len(GRIDS["tiny"].sizes) + 1)
+    assert f"{num_runs}/{num_runs}" in done.stderr
+    assert "The gap narrows" in done.stdout
+    assert "study.html" in done.stdout
+    content = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert content == json.loads((tmp_path / "copy.json").read_text())
+    assert [run["error"] for run in content["runs"]] == [None] * num_runs
+    assert {verdict["outcome"] for verdict in content["verdicts"]} == {"undecided"}  # of one seed
+    page = read_page(tmp_path / "study" / "study.html", max_bytes=300_000)
+    assert len(page.find("span", "verdict")) == 3
+    assert "vitrine study data-size --scale tiny" in page.one("footer").text
+
+
+def test_a_killed_study_is_continued_by_the_same_command(
+    whole: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    process = subprocess.Popen(COMMAND, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(tmp_path.glob("study/runs/*/summary.json")):
+        time.sleep(0.01)
+    assert process.poll() is None, "the study ended before it could be killed"
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "study" / "study.json").exists()
+    done = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert strip(tmp_path / "study" / "study.json") == strip(whole[0] / "study" / "study.json")
