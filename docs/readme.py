@@ -71,7 +71,7 @@ CLASS_POINTS = 30.0  # of accuracies on 35 images of a class, and of the probabi
 TOLERANCES: dict[str, float | None] = {
     **dict.fromkeys(["class: top-1", "class: 95 % interval", "image: 1."], CLASS_POINTS),
     **dict.fromkeys(["accuracy", "95 % interval", "test top-1", "test top-5", "top-1", "top-5", "calibration error"], POINTS),
-    **dict.fromkeys(["seconds", "device-hours", "most often mistaken for", "image: 2.", "image: 3."], None),
+    **dict.fromkeys(["time", "seconds", "device-hours", "most often mistaken for", "image: 2.", "image: 3."], None),
     **dict.fromkeys(["mean of heads, px", "smallest", "largest"], 1.5),
     "loss": 0.2,
     "max logit": 1.5,

@@ -25,7 +25,7 @@ DATA = ROOT / "docs" / "results" / "data"
 
 # Names with digits, which are not figures. One with a changed digit is a name no longer, and its digits count as a figure.
 NAMES = {
-    *("top-1", "Top-1", "top-5", "report.top1", "float32", "uint8", "TPUv3", "Apache-2.0"),
+    *("top-1", "Top-1", "top-5", "F1", "report.top1", "float32", "uint8", "TPUv3", "Apache-2.0"),
     *("AVX2", "AVX-512", "SSE4.1", "ONEDNN_MAX_CPU_ISA=AVX2"),
     *("CIFAR-10", "cifar10", "ImageNet-21k", "JFT-300M", "VTAB-1k", "Flowers-102", "flowers102", "imagenet-val-1000"),
     *("ViT-B_16.npz", "ViT-L_16.npz", "ViT-L_32.npz", "R50", "AxialResNet50", "S4L", "learned-2d"),

@@ -272,6 +272,8 @@ def test_no_name_acts_on_the_terminal_or_on_a_page(
         ("few-shot", model, data, "--shots", "1", *skip),
         ("probe", model, data, "--kinds", "means", *skip),
         ("inspect", model, one, "--out", pages["inside"]),
+        ("fit", data, "--model", model, "--out", str(tmp_path / f"fit{EVIL}"), "--minutes", "0", "--num-workers", "0"),
+        ("fit", EVIL, "--model", model),
         ("data", "duplicates", data, data),
         ("data", "check", data, "--model", model),
         ("data", "pack", data, str(tmp_path / f"pack{EVIL}"), "--size", "8", "--bad-images", "skip"),
@@ -280,6 +282,8 @@ def test_no_name_acts_on_the_terminal_or_on_a_page(
         ("finetune", model, EVIL),
         ("finetune", EVIL, data, "--help"),
         ("vtab", EVIL, data),
+        ("study", EVIL),
+        ("study", "data-size", "--scale", "tiny", "--data", EVIL),
         ("models", EVIL),
         (EVIL,),
         ("evaluate", EVIL, data),
@@ -311,7 +315,7 @@ def test_no_name_acts_on_the_terminal_or_on_a_page(
     assert Path(model).is_dir()
     assert called - {EVIL} == set(commands) - {"demo"}
     written = [path for path in tmp_path.rglob("*") if path.suffix == ".html" or path.name.startswith("check.html")]
-    assert len(written) == 4  # of data check, inspect, evaluate and a run
+    assert len(written) == 5  # of data check, inspect, evaluate, a run and a fit
     for text in (printed, *(path.read_text(encoding="utf-8") for path in written)):
         assert r"\x1b]0;title\x07b\u202egpj\x9b2J\u2066" in text
         assert [mark for mark in ("\x1b]", "\x07", "\u202e", "\x9b", "\u2066") if mark in text] == []

@@ -18,7 +18,7 @@ from vitrine.formats import verify
 Call = Callable[..., list[str]]
 
 EXAMPLES_FOLDER = Path(__file__).parent.parent / "examples"
-EXAMPLES = ("convert", "few_shot", "finetune", "look_inside", "predict")
+EXAMPLES = ("convert", "few_shot", "finetune", "fit", "look_inside", "predict")
 TOOLS = ("check_device", "small")  # longer, and without a MODEL to give
 IMAGES, MODEL = Path("runs/example-images"), Path("runs/example/model")
 
@@ -110,6 +110,14 @@ def test_finetuning_learns_odd_and_even(call: Call) -> None:
     assert read_percentages([accuracy])[0] > 60
     assert classes.endswith("even, odd")
     assert vitrine.load_checkpoint("runs/example-finetuned/model").class_names == ("even", "odd")
+
+
+def test_a_fit_tells_its_steps_and_accuracy(call: Call) -> None:
+    lines = call("fit")
+    accuracy = next(line for line in lines if line.startswith("top-1 "))
+    assert read_percentages([accuracy])[0] > 60
+    assert sum(line.endswith("kept") for line in lines) == 1
+    assert vitrine.load_checkpoint("runs/example-fitted/model").class_names == ("even", "odd")
 
 
 def test_a_tenth_of_undivided_data_is_held_out(call: Call, small: None, tmp_path: Path) -> None:

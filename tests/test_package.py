@@ -3,7 +3,9 @@
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from inspect import isclass
 from pathlib import Path
@@ -91,12 +93,16 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
     """Each on a small model and small data; their results are tested elsewhere."""
     import torch
 
+    from vitrine.studies.data_size_grid import GRIDS
+
     monkeypatch.chdir(tmp_path)
     images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     short = {"total_steps": 2, "optim": {"warmup_steps": 1}}
     recipe = vitrine.with_changes(vitrine.find_recipe("digits")(), model={"depth": 1}, **short)
     model, image = Path("run/model"), np.zeros((8, 8), np.uint8)
     demo = vitrine.DemoConfig(model=str(model), steps=1, subset="1/class", num_drawn=1, num_measured=1)
+    tiny = GRIDS["tiny"]
+    monkeypatch.setitem(GRIDS, "tiny", replace(tiny, models=tiny.models[1:3], sizes=tiny.sizes[:1]))
     (tmp_path / "tasks").mkdir()
     draw_divided(tmp_path / "tasks" / "own", ("ant", "bee"), 4, 2)
     calls: dict[str, Callable[[], object]] = {
@@ -111,9 +117,13 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
         "verify_checkpoint": lambda: list(vitrine.verify_checkpoint(vitrine.load_checkpoint(model), Path("saved"), images)),
         "convert": lambda: vitrine.convert(model, "model.safetensors", "timm"),
         "finetune": lambda: vitrine.finetune(model, "digits", "tuned", recipe="demo-transfer", **short),
+        "fit": lambda: vitrine.fit("digits", model, "fitted", vitrine.FitConfig(minutes=0)),
         "predict": lambda: vitrine.predict(model, [image]).predictions[0].classes,
         "features": lambda: vitrine.features(model, "digits", "test"),
         "evaluate": lambda: vitrine.evaluate(model, "digits").report,
+        "evaluate_multi_label": lambda: vitrine.evaluate_multi_label(
+            replace(vitrine.load_checkpoint(model), calibration=vitrine.Calibration(thresholds=(0.5,) * 10)), "digits"
+        ),
         "few_shot": lambda: vitrine.few_shot(model, "digits", shots=(1,), seeds=(0,)),
         "probe": lambda: vitrine.probe(model, "digits", ("means",)),
         "inspect": lambda: vitrine.inspect(model, [image]),
@@ -121,6 +131,8 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
         "vtab": lambda: vitrine.vtab(
             model, "tasks", model={"image_size": 8}, loader={"batch_size": 2}, machine={"accumulation_steps": 1}, **short
         ),
+        "run_study": lambda: vitrine.run_study("data-size", vitrine.StudyConfig(scale="tiny")),
+        "plan_study": lambda: vitrine.plan_study("data-size", vitrine.StudyConfig(scale="paper")),
         "run_demo": lambda: vitrine.run_demo(demo),
         "check_data": lambda: vitrine.check_data("digits"),
         "find_duplicates": lambda: vitrine.find_duplicates("digits", "digits"),
@@ -128,6 +140,7 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
         "list_caches": lambda: vitrine.list_caches(),
         "clear_caches": lambda: vitrine.clear_caches(["verified"]),
         "open_data": lambda: vitrine.open_data("digits", "test"),
+        "list_starting_points": lambda: vitrine.list_starting_points(["ViT-B/16"]),
         "list_models": lambda: vitrine.list_models(["ViT-B/16"]),
         "compute_cost": lambda: vitrine.compute_cost("ViT-B/16"),
         "build_model": lambda: vitrine.build_model("ViT-Ti/16", image_size=32, depth=1),
@@ -137,6 +150,14 @@ def test_every_public_function_can_be_called(tmp_path: Path, monkeypatch: pytest
     assert set(calls) == {name for name in vitrine.PUBLIC_NAMES if name[0].islower()}
     for name, call in calls.items():
         assert call() is not None or name.startswith("save"), name
+
+
+def test_every_data_file_is_packaged() -> None:
+    root = Path(__file__).parent.parent
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitrine"]
+    package = root / "src" / "vitrine"
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert files == {path for pattern in patterns for path in package.glob(pattern)}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

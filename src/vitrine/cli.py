@@ -39,10 +39,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "features": ("vitrine.commands.features:features", "extract image features to .npz"),
     "few-shot": ("vitrine.commands.few_shot:few_shot", "measure few-shot accuracy as in the paper"),
     "finetune": ("vitrine.commands.finetune:finetune", "fine-tune a checkpoint on your images"),
+    "fit": ("vitrine.commands.fit:fit", "fit the best classifier of your images in the minutes you have"),
     "inspect": ("vitrine.commands.inspection:inspect", "show attention, positions, filters and features of a model"),
     "models": ("vitrine.commands.models:models", "list models with parameters, tokens, GMACs and memory"),
     "predict": ("vitrine.commands.predict:predict", "predict the most likely classes of images"),
     "probe": ("vitrine.commands.probe:probe", "fit logistic regression, k-NN and class means to frozen features"),
+    "study": ("vitrine.commands.study:study", "repeat an experiment of the paper, with a figure and verdicts"),
     "train": ("vitrine.commands.train:train", "train a model by a recipe; an interrupted run is resumed"),
     "vtab": ("vitrine.commands.vtab:vtab", "score a checkpoint on the 19 tasks of VTAB-1k"),
 }
