@@ -71,6 +71,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "saving.keep_last": "tests/run/test_folder.py::test_the_last_few_are_kept",
     "report.every_steps": "tests/run/test_callbacks.py::test_a_log_line_averages_all_steps_since_the_last_line",
     "report.tensorboard": "tests/run/test_callbacks.py::test_metrics_go_to_every_file_and_those_of_training_to_the_terminal",
+    "report.page": "tests/run/test_report.py::test_a_run_without_a_page_gets_one_later",
     "device": "tests/run/test_run.py::test_an_unknown_device_is_named",
 }
 # Options of the commands by command and name, those that several commands share by their dataclass.

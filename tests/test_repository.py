@@ -44,7 +44,19 @@ ALLOWED: dict[str, set[str]] = {
         *("core", "data", "models", "formats", "engines", "training", "evaluation", "recipe", "recipes", "run", "version"),
     },
     "studies": {
-        *("core", "data", "models", "formats", "training", "evaluation", "field_effects", "recipe", "recipes", "run"),
+        *(
+            "core",
+            "data",
+            "models",
+            "formats",
+            "objectives",
+            "training",
+            "evaluation",
+            "field_effects",
+            "recipe",
+            "recipes",
+            "run",
+        ),
     },
     "demo": {"core", "data", "models", "formats", "training", "evaluation", "recipe", "recipes", "run", "inspection"},
 }

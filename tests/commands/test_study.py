@@ -74,7 +74,7 @@ def strip(path: Path) -> Any:
 def test_a_study_from_end_to_end(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """Every model of the grid trains on every number of images."""
     tmp_path, done = whole
-    num_runs = len(GRIDS["tiny"].models) * (len(GRIDS["tiny"].sizes) + 1)
+    num_runs = 2 * len(GRIDS["tiny"].models) * (len(GRIDS["tiny"].sizes) + 1)  # pre-training and fine-tuning
     assert f"{num_runs}/{num_runs}" in done.stderr
     assert "The gap narrows" in done.stdout
     assert "study.html" in done.stdout

@@ -57,6 +57,11 @@ def raise_explained(error: BaseException) -> None:
         raise error
 
 
+def renew(error: BaseException) -> BaseException:
+    """Return a copy: the traceback of one that outlives its test would keep models and loader workers alive."""
+    return type(error)(*error.args)
+
+
 class Shortage:
     """Makes models run out of memory from some forward pass on, in training or in evaluation."""
 
@@ -66,7 +71,7 @@ class Shortage:
 
         def encode_or_fail(model: Any, tokens: Tensor, *arguments: Any) -> Any:
             if self.holds(model):
-                raise ERRORS[0]
+                raise renew(ERRORS[0])
             return encode_tokens(model, tokens, *arguments)
 
         monkeypatch.setattr(VisionTransformer, "encode_tokens", encode_or_fail)
@@ -119,7 +124,7 @@ def test_fitting_a_head_names_the_batch_size(shortage: Shortage, source: str, tm
 
 def test_a_model_that_does_not_fit_is_named(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_to_move(module: Any, *arguments: Any) -> Any:
-        raise ERRORS[1]
+        raise renew(ERRORS[1])
 
     monkeypatch.setattr(Supervised, "to", fail_to_move, raising=False)
     with pytest.raises(ValueError, match=r"The model does not fit .* machine.sharding='fsdp'"):

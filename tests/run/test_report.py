@@ -56,6 +56,20 @@ def list_entries(page: Element) -> list[str]:
     return [link.text for link in page.one("nav").find("a")]
 
 
+def test_a_run_without_a_page_gets_one_later(source: str, tmp_path: Path) -> None:
+    """And its result is that of a run with one."""
+    recipe = make_recipe(source)
+    plain = replace(recipe, report=replace(recipe.report, page=False))
+    summary, folder = run_recipe(plain, tmp_path / "run"), RunFolder(tmp_path / "run")
+    assert not folder.report.exists()
+    assert not folder.curves.exists()
+    run_recipe(plain, tmp_path / "run")
+    assert not folder.report.exists()
+    assert run_recipe(recipe, tmp_path / "run") == summary
+    assert folder.report.is_file()
+    assert folder.curves.is_file()
+
+
 def test_headline_is_the_test_accuracy(finished: tuple[RunFolder, Any]) -> None:
     folder, summary = finished
     page = read_page(folder.report)

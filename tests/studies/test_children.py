@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
 from threading import Thread
@@ -14,9 +15,10 @@ import torch
 
 from tests.run.test_resume import require_same_run
 from tests.run.test_run import make_recipe, write_data
+from vitrine.models.settings import ModelSettings
 from vitrine.run.folder import RunSummary
 from vitrine.studies.children import RunFailed, run_in_children
-from vitrine.studies.runner import RunOutcome, RunTable, StudyRun
+from vitrine.studies.runner import RunOutcome, RunTable, StartMissing, StudyRun
 from vitrine.training.config import SavingConfig
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -121,6 +123,24 @@ def test_failures_are_recorded_and_the_rest_finishes(source: str, tmp_path: Path
     assert "learning_rate" in str(diverged.error)
     assert "missing.npz" in str(missing.error)
     assert table.interrupted_by is None
+
+
+def test_a_run_waits_for_the_run_that_it_starts_from(source: str, tmp_path: Path) -> None:
+    """With two places, the third run goes first: the second waits for the first."""
+    first, third = build_run(source, "first"), build_run(source, "third", total_steps=3, optim={"warmup_steps": 1})
+    second = build_run(source, "second", model=ModelSettings(checkpoint="runs/first"))
+    runs = [first, replace(second, start="runs/first"), third]
+    table = make_all(runs, tmp_path)
+    assert [(each.run.label, each.is_finished) for each in table.outcomes] == [(run.label, True) for run in runs]
+    assert make_all(runs, tmp_path).outcomes == table.outcomes
+
+
+def test_a_run_whose_start_failed_is_a_failure(source: str, tmp_path: Path) -> None:
+    second = build_run(source, "second", model=ModelSettings(checkpoint="runs/missing"))
+    runs = [build_run(str(tmp_path / "missing.npz"), "missing"), replace(second, start="runs/missing")]
+    missing, waiting = make_all(runs, tmp_path).failures
+    assert "missing.npz" in str(missing.error)
+    assert isinstance(waiting.error, StartMissing)
 
 
 def test_children_share_the_present_folder_and_environment(

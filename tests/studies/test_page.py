@@ -33,12 +33,12 @@ def test_a_page_has_claims_figure_runs_and_commands(tmp_path: Path) -> None:
     page = read_page(path, max_bytes=300_000)
     assert page.one("h1").text == describe_verdicts(result.verdicts)
     assert [each.one("h3").text for each in page.find("div", "claim")] == [claim.name for claim in DATA_SIZE.claims]
-    assert len(page.find("figure", "chart")) == 1
+    assert len(page.find("figure", "chart")) == 2
     table = page.one("details").one("table")
     sentences = [row.one("p").text for row in page.find("div", "row")]
     assert sentences == [claim.sentence for claim in DATA_SIZE.claims]
     assert [each.text for each in table.one("thead").find("th")] == [*DATA_SIZE.columns]
-    assert list_rows(table) == [[*DATA_SIZE.row(outcome)] for outcome in result.outcomes]
+    assert list_rows(table) == [[*row] for row in DATA_SIZE.rows(result.outcomes)]
     commands = [each.one("pre").text for each in page.find("div", "command")]
     assert "vitrine study data-size --scale tiny --seeds 0 1 2 3 4 --jobs 1 --out out" in commands
     assert "vitrine study data-size --scale paper --dry-run" in commands
@@ -51,11 +51,11 @@ def test_failed_runs_are_shown_with_their_errors(tmp_path: Path) -> None:
     page = read_page(tmp_path / "study.html", max_bytes=300_000)
     failed = [row for row in page.find("div", "row") if row.one("p").text == "The loss is <not> finite."]
     assert [row.one("h3").text for row in failed] == [f"Failed: {outcome.run.label}" for outcome in result.failures]
-    assert any("2 of 24 runs failed" in note.text for note in page.find("p", "note"))
+    assert any("2 of 48 runs failed" in note.text for note in page.find("p", "note"))
 
 
 def test_a_page_without_any_run_says_so(tmp_path: Path) -> None:
-    result = make_result(num_failed=24)
+    result = make_result(num_failed=48)
     write_study_page(tmp_path / "study.html", DATA_SIZE, result, None)
     page = read_page(tmp_path / "study.html")
     assert [verdict.outcome for verdict in result.verdicts] == ["undecided"] * 3

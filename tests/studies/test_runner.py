@@ -1,6 +1,7 @@
 """The loop over runs in this process: failures, groups, interruptions, and what is read of finished runs."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from tests.run.test_run import interrupt_at, make_recipe, write_data
 from vitrine.core.files import read_json
+from vitrine.formats.load import load_checkpoint
+from vitrine.models.settings import ModelSettings
 from vitrine.run.folder import RunSummary
 from vitrine.run.run import Diverged
-from vitrine.studies.runner import READING, RunOutcome, StudyRun, is_done, make_run, run_here
+from vitrine.studies.runner import READING, RunOutcome, StartMissing, StudyRun, is_done, make_run, run_here
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 
@@ -63,6 +66,29 @@ def test_a_failure_ends_its_group(source: str, tmp_path: Path) -> None:
     table = run_here(runs, tmp_path, (Diverged,))
     assert [each.run.label for each in table.outcomes] == ["wild", "tame", "alone"]
     assert not (tmp_path / "runs" / "left-out").exists()
+
+
+def build_transfer(source: str, start: str, name: str) -> StudyRun:
+    """Build a run that starts from the model of another run of the table."""
+    return replace(build_run(source, name, model=ModelSettings(checkpoint=start)), start=start)
+
+
+def test_a_run_starts_from_the_model_of_another(source: str, tmp_path: Path) -> None:
+    runs = [build_run(source, "first"), build_transfer(source, "runs/first", "second")]
+    table = run_here(runs, tmp_path)
+    assert [each.is_finished for each in table.outcomes] == [True, True]
+    kept = read_json(tmp_path / "runs" / "second" / "recipe.json")
+    assert kept["model"]["checkpoint"] == str(tmp_path / "runs" / "first" / "model")
+    first, second = (load_checkpoint(tmp_path / "runs" / name / "model") for name in ("first", "second"))
+    assert second.provenance["source"] == str(tmp_path / "runs" / "first" / "model")
+    assert first.model.config == second.model.config
+
+
+def test_a_run_whose_start_failed_is_a_failure(source: str, tmp_path: Path) -> None:
+    runs = [build_run(source, "wild", optim=WILD), build_transfer(source, "runs/wild", "next")]
+    table = run_here(runs, tmp_path, (Diverged,))
+    assert isinstance(table.failures[1].error, StartMissing)
+    assert not (tmp_path / "runs" / "next").exists()
 
 
 def test_an_interruption_ends_the_table(source: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrine.evaluation.intervals import Estimate
     from vitrine.studies.claims import Unit, Verdict
     from vitrine.studies.estimate import RunCost
+    from vitrine.studies.search import SearchResult
     from vitrine.studies.study import StudyResult
 
 
@@ -25,6 +26,7 @@ def study(
     name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
     list: bool = False,
     dry_run: bool = False,
+    search: bool = False,
     json: Path | None = None,
     *,
     config: Annotated[StudyConfig, arg(name="")],
@@ -37,6 +39,7 @@ def study(
         name: The study, e.g. data-size.
         list: List the studies with their times.
         dry_run: List the runs with cost and time, and train nothing.
+        search: Choose the settings of the study again, on held-out images; nothing is tested.
         json: Write the results to this file too.
     """
     if list:
@@ -47,13 +50,23 @@ def study(
     find_study(name)
     check_output_files(json)
 
-    from vitrine.studies.run_study import plan_study, run_study
+    if search and config.seeds:
+        raise ValueError("--seeds has no effect on --search, which has seed 0: leave out one of them.")
+    from vitrine.studies.run_study import plan_study, run_study, search_study
 
     if dry_run:
-        costs = plan_study(name, config)
+        costs = plan_study(name, config, search=search)
         print_costs(costs, config.jobs)
         if json is not None:
             write_json(json, [cost_to_json(cost) for cost in costs])
+        return
+    if search:
+        found = search_study(name, config)
+        if found.interrupted_by is not None:
+            stop_here(found.interrupted_by)
+        print_found(found)
+        if json is not None:
+            write_json(json, found.to_json())
         return
     result = run_study(name, config, command=format_own_command())
     if result.interrupted_by is not None:
@@ -68,6 +81,7 @@ def list_studies() -> None:
     for name, entry in STUDIES.items():
         print_lines(f"{name}: {entry.question}", f"    repeats {entry.paper}")
         print_lines(*(f"    --scale {scale:<6} {time}" for scale, time in entry.times.items()))
+        print_lines(f"    --search       {entry.search_time}")
 
 
 def print_costs(costs: "list[RunCost]", jobs: int) -> None:
@@ -101,13 +115,34 @@ def print_result(result: "StudyResult") -> None:
     from vitrine.studies.registry import load_study
 
     home = load_study(result.name)
-    print_table(home.columns, [home.row(outcome) for outcome in result.finished])
+    print_table(home.columns, home.rows(result.finished))
     print_lines("")
     rows = [row for verdict in result.verdicts for row in format_verdict(verdict)]
     print_table(("claim", "verdict", "rests on", "value", "95 % interval"), rows)
+    if result.others:
+        print_lines("", "The same claims, measured in other ways:")
+        rows = [(measure.name, *next(format_verdict(verdict))) for measure in result.others for verdict in measure.verdicts]
+        print_table(("measured", "claim", "outcome", "rests on", "value", "95 % interval"), rows)
     for outcome in result.failures:
         print_lines(f"Failed: {outcome.run.label}. {outcome.error}")
     print_lines(f"The page is {result.out / 'study.html'}, its numbers are in {result.out / 'study.json'}.")
+
+
+def print_found(result: "SearchResult") -> None:
+    """Print all values that a search has tried, and where its numbers are."""
+    rows = []
+    for found in result.found:
+        describe = found.choice.describe
+        for trial in found.trials:
+            marks = [
+                word for word, value in (("best", found.best), ("committed", found.choice.committed)) if trial.value == value
+            ]
+            each = ", ".join(f"{100 * accuracy:.1f}" for accuracy in trial.accuracies) or "failed"
+            rows.append((found.choice.name, describe(trial.value), f"{100 * trial.score:.2f}", each, ", ".join(marks)))
+    print_table(("setting", "value", "held-out accuracy, %", "of each run", ""), rows)
+    for outcome in result.failures:
+        print_lines(f"Failed: {outcome.run.label}. {outcome.error}")
+    print_lines(f"The numbers are in {result.out / 'search.json'}.")
 
 
 def format_verdict(verdict: "Verdict") -> "Iterator[tuple[str, ...]]":

@@ -74,7 +74,7 @@ def write_run_report(
         data = folder.read_data() if folder.data.is_file() else None
         run = FinishedRun(folder, recipe, summary, title, names or find_metric_names(records), records, data, build_result())
         point = build_test_point(run)
-        if names is not None:
+        if names is not None or not folder.curves.is_file():
             plot_curves(records, folder.curves, title, run.names, point)
         write_page(folder.report, build_page(run, point))
     except Exception as error:

@@ -85,7 +85,7 @@ def run_recipe(
             folder.check(recipe)
         if folder.summary.is_file():
             summary = folder.read_summary()
-            if runtime.is_main and not folder.report.is_file():  # of a run by a former version
+            if runtime.is_main and recipe.report.page and not folder.report.is_file():  # it had none, or by a former version
                 write_run_report(folder, recipe, summary, title)
             return summary
         if runtime.is_main:
@@ -103,7 +103,8 @@ def run_recipe(
             stop.deadline = deadline
             summary = run.train(stop, logger)
         if summary.is_finished and runtime.is_main:
-            write_run_report(folder, recipe, summary, title, names, run.build_final_result)
+            if recipe.report.page:
+                write_run_report(folder, recipe, summary, title, names, run.build_final_result)
             # The last file of all: a run with a summary is finished.
             write_json(folder.summary, asdict(replace(summary, interrupted_by=None)))
         del run  # DDP ends before its process group

@@ -23,7 +23,17 @@ from vitrine.core.console import describe_os_error
 from vitrine.core.files import make_folder
 from vitrine.core.processes import follow_parent
 from vitrine.run.callbacks import StopRequest, stop_on_signals
-from vitrine.studies.runner import Read, Report, RunOutcome, RunTable, StudyRun, is_done, make_run
+from vitrine.studies.runner import (
+    Read,
+    Report,
+    RunOutcome,
+    RunTable,
+    StartMissing,
+    StudyRun,
+    is_done,
+    make_run,
+    require_start,
+)
 
 SERVER = multiprocessing.get_context("forkserver")
 THREAD_LIMIT = "OMP_NUM_THREADS"  # read when torch is imported, which the server does
@@ -78,14 +88,19 @@ def follow_children(
 ) -> Generator[RunOutcome, None, None]:
     """Start children while there are runs and places, and yield what becomes of them."""
     children: dict[Connection, Child] = {}
+    failed: list[str] = []
     try:
         while children or (waiting and not stop.is_requested):
-            while waiting and len(children) < jobs and not stop.is_requested:
-                run = waiting.popleft()
-                if is_done(run, out):
-                    yield read_finished(run, out, read)
-                else:
+            while len(children) < jobs and not stop.is_requested:
+                run = take_next(waiting, {child.run.folder for child in children.values()})
+                if run is None:
+                    break
+                outcome = read_finished(run, out, read, failed)
+                if outcome is None:
                     children |= start_child(run, out, read)
+                    continue
+                failed += [run.folder] if outcome.error is not None else []
+                yield outcome
             if stop.is_requested:
                 for child in children.values():
                     child.stop()
@@ -93,6 +108,7 @@ def follow_children(
                 assert isinstance(connection, Connection)
                 outcome = hear_child(children.pop(connection), connection)
                 if outcome is not None:
+                    failed += [outcome.run.folder] if outcome.error is not None else []
                     yield outcome
     finally:
         for child in children.values():  # after an error of ours, or a second Ctrl-C
@@ -100,11 +116,22 @@ def follow_children(
             child.process.join()
 
 
-def read_finished(run: StudyRun, out: Path, read: Read) -> RunOutcome:
-    """Read a finished run without a child; a folder of another recipe is a failure."""
+def take_next(waiting: deque[StudyRun], going_on: set[str]) -> StudyRun | None:
+    """Take the first run that need not wait for the run that it starts from; None if all must."""
+    unfinished = going_on | {run.folder for run in waiting}
+    run = next((run for run in waiting if run.start not in unfinished), None)
+    assert run is not None or going_on or not waiting, "runs wait for each other"
+    if run is not None:
+        waiting.remove(run)
+    return run
+
+
+def read_finished(run: StudyRun, out: Path, read: Read, failed: Sequence[str]) -> RunOutcome | None:
+    """Return the outcome of a run that needs no child; None if it does. A folder of another recipe is a failure."""
     try:
-        return make_run(run, out, read)
-    except ValueError as error:
+        require_start(run, failed)
+        return make_run(run, out, read) if is_done(run, out) else None
+    except (StartMissing, ValueError) as error:
         return RunOutcome(run, None, error=error)
 
 

@@ -17,6 +17,7 @@ from vitrine.evaluation.intervals import Estimate, bootstrap_interval
 Unit = Literal["points", "logits"]
 Outcome = Literal["holds", "fails", "undecided"]
 CONFIDENCE = 0.95
+SEEDS_TO_DECIDE = 5  # an undecided claim gets so many
 
 
 @dataclass(frozen=True, kw_only=True)

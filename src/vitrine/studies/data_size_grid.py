@@ -1,29 +1,26 @@
-"""The grid of `data-size`: models, numbers of images and recipes of each scale. No torch here.
+"""The grid of `data-size`: models, numbers of images and settings of each scale. No torch here.
 
 Figure 4 of arXiv:2010.11929 trains with the same hyperparameters on every number of images and keeps the best weights by
-validation accuracy ("early stopping"). Every run has as many steps as the one on all images.
+validation accuracy ("early stopping"); figure 3 chooses weight decay, dropout and label smoothing for each. Every run has as
+many steps as the one on all images.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from vitrine.core.figures import HYBRID, RESNET, VIT
-from vitrine.data.config import AugmentConfig, DataConfig, LoaderConfig
 from vitrine.data.open_data import DatasetHandle, choose_test_split, find_data
 from vitrine.data.source import Source
-from vitrine.evaluation.config import EvaluationConfig
-from vitrine.models.settings import ModelSettings
-from vitrine.recipe import Recipe, with_changes
-from vitrine.recipes.registry import RECIPES
 from vitrine.studies.config import Scale
-from vitrine.training.config import OptimConfig, ReportConfig
 
 VIT_SMALL, VIT_LARGE, RESNET_EQUAL, HYBRID_EQUAL = "ViT, half width", "ViT", "ResNet", "hybrid"
 JFT, JFT_IMAGES, JFT_CLASSES, JFT_EPOCHS = "jft", 303_000_000, 18_291, 7  # section 4.1 and table 6
+REAL_SET = "digits"
+PLAIN = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +32,39 @@ class GridModel:
     """Fields of ModelSettings; for the paper's models the name of a recipe, and changes to its model."""
     learning_rate: float | None = None
     """None: the recipe's."""
+    rates_tried: tuple[float, ...] = ()
+    """Learning rates of pre-training that `--search` has tried."""
+    finetune_rate: float = 2e-3
+    finetune_rates_tried: tuple[float, ...] = ()
+    regularised: tuple[str, ...] = ()
+    """Names of the regularisation that was chosen for each of the grid's sizes; empty: none was chosen."""
     colour: str
+    marker: str = "o"
     line_width: float = 1.8
+
+    @property
+    def has_dropout(self) -> bool:
+        """Return whether the model has tokens that can be dropped: ResNets have none."""
+        return "patch_size" in self.settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regularisation:
+    """What figure 3 of the paper chooses for each number of images."""
+
+    weight_decay: float
+    dropout_rate: float = 0.0
+    """Of ViTs and hybrids; ResNets have no dropout."""
+    label_smoothing: float = 0.0
+
+
+# At most four, of which the first is that of figure 4.
+REGULARISATIONS: dict[str, Regularisation] = {
+    PLAIN: Regularisation(weight_decay=0.05),
+    "decay": Regularisation(weight_decay=0.5),
+    "smoothing": Regularisation(weight_decay=0.05, label_smoothing=0.1),
+    "all": Regularisation(weight_decay=0.5, dropout_rate=0.1, label_smoothing=0.1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +79,8 @@ class Grid:
     seeds: tuple[int, ...]
     batch_size: int = 64
     total_steps: int = 0
+    finetune_steps: int = 0
+    """Steps of fine-tuning on a real set; 0: models are not fine-tuned."""
     num_times: int = 10
     """Evaluations, of which the best is kept."""
     held_out: float = 0.1
@@ -58,13 +88,32 @@ class Grid:
     image_size: int = 28
     glyphs: str = ""
     """Settings of the generated images, without their number and size."""
-    remark: str
+    remark: str = ""
     """How the settings were chosen, for the page."""
+    searched: tuple[int, ...] = ()
+    """Numbers of images, besides all, that `--search` compares learning rates on."""
 
     @property
     def default_source(self) -> str:
         """The images of a study without `--data`: as many glyphs as the run sees, so that every step has fresh ones."""
         return f"glyphs:{self.glyphs},images={self.total_steps * self.batch_size}@{self.image_size}" if self.glyphs else JFT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A run of the grid."""
+
+    model: GridModel
+    num_images: int
+    seed: int
+    regularisation: str = PLAIN
+
+    @property
+    def folder(self) -> str:
+        """Folder of the run."""
+        name = self.model.name.lower().replace(", ", "-").replace(" ", "-").replace("/", "-")
+        regularisation = "" if self.regularisation == PLAIN else f"-{self.regularisation}"
+        return f"{name}-{self.num_images}{regularisation}-seed-{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +160,13 @@ GRIDS: dict[Scale, Grid] = {
                 line_width=1.2,
             ),
             GridModel(name=VIT_LARGE, settings={**small_vit(32, 1), "num_heads": 2}, learning_rate=4e-3, colour=VIT),
-            GridModel(name=RESNET_EQUAL, settings=small_resnet(0.125, (1,)), learning_rate=1.6e-2, colour=RESNET),
+            GridModel(name=RESNET_EQUAL, settings=small_resnet(0.125, (1,)), learning_rate=1.6e-2, colour=RESNET, marker="s"),
             GridModel(
                 name=HYBRID_EQUAL,
                 settings={**small_hybrid(0.0625, (1, 1), 20, 1), "num_heads": 1},
                 learning_rate=4e-3,
                 colour=HYBRID,
+                marker="D",
             ),
         ),
         compared=(VIT_LARGE, RESNET_EQUAL),
@@ -124,9 +174,11 @@ GRIDS: dict[Scale, Grid] = {
         seeds=(0,),
         batch_size=20,
         total_steps=20,
+        finetune_steps=4,
         num_times=1,
         image_size=14,
         glyphs="classes=4,warp=0.1,noise=0.2",
+        searched=(20,),
         remark="This scale shows that everything works. Models, runs and images are far too small for a finding.",
     ),
     "small": Grid(
@@ -140,19 +192,24 @@ GRIDS: dict[Scale, Grid] = {
             ),
             GridModel(name=VIT_LARGE, settings={**small_vit(96), "num_heads": 3}, learning_rate=4e-3, colour=VIT),
             # Three stages are stronger than two at the same cost: the claims are against the better ResNet.
-            GridModel(name=RESNET_EQUAL, settings=small_resnet(0.3125, (1, 2, 1)), learning_rate=1.6e-2, colour=RESNET),
+            GridModel(
+                name=RESNET_EQUAL, settings=small_resnet(0.3125, (1, 2, 1)), learning_rate=1.6e-2, colour=RESNET, marker="s"
+            ),
             GridModel(
                 name=HYBRID_EQUAL,
                 settings={**small_hybrid(0.375, (1, 1), 48, 2), "num_heads": 2},
                 learning_rate=4e-3,
                 colour=HYBRID,
+                marker="D",
             ),
         ),
         compared=(VIT_LARGE, RESNET_EQUAL),
-        sizes=(250, 1_000, 4_000, 16_000, 64_000),
+        sizes=(128, 512, 2_048, 8_192, 32_768),
         seeds=(0, 1, 2),
-        total_steps=4_000,
+        total_steps=2_048,  # 131,072 images: 1,024 times the smallest number
+        finetune_steps=300,
         glyphs="classes=200,warp=0.2,noise=0.6",
+        searched=(512, 8_192),
         remark=(
             "Learning rates come from a first try with this ViT and a ResNet of two stages. There 1.6e-2 was better than "
             "8e-3 for the ResNet, and 3.2e-2 better still on 8,000 images; no rate was searched for with the hybrid and this "
@@ -171,8 +228,8 @@ GRIDS: dict[Scale, Grid] = {
             GridModel(name="ViT-B/32", settings={"recipe": "jft-vit-b32"}, colour=VIT),
             GridModel(name="ViT-L/32", settings={"recipe": "jft-vit-l32"}, colour=VIT, line_width=2.4),
             GridModel(name="ViT-L/16", settings={"recipe": "jft-vit-l16"}, colour=VIT, line_width=2.4),
-            GridModel(name="R50x1", settings={"recipe": "jft-r50x1"}, colour=RESNET),
-            GridModel(name="R152x2", settings={"recipe": "jft-r152x2"}, colour=RESNET, line_width=2.4),
+            GridModel(name="R50x1", settings={"recipe": "jft-r50x1"}, colour=RESNET, marker="s"),
+            GridModel(name="R152x2", settings={"recipe": "jft-r152x2"}, colour=RESNET, marker="s", line_width=2.4),
         ),
         compared=("ViT-B/32", "R50x1"),
         sizes=(9_000_000, 30_000_000, 90_000_000),
@@ -237,49 +294,20 @@ def list_sizes(grid: Grid, facts: DataFacts) -> tuple[int, ...]:
     return (*sizes, facts.num_images)
 
 
-def list_cells(grid: Grid, facts: DataFacts, seeds: tuple[int, ...]) -> Iterator[tuple[GridModel, int, int]]:
-    """Yield model, number of images and seed of every run: first all models with the first seed, the smallest numbers first."""
+def list_cells(grid: Grid, facts: DataFacts, seeds: tuple[int, ...]) -> Iterator[Cell]:
+    """Yield every run: first all of the first seed, the smallest numbers of images first.
+
+    On the images that settings were chosen for, a model has a second run where another regularisation was chosen.
+    """
     for seed, size, model in product(sorted(seeds or grid.seeds), list_sizes(grid, facts), grid.models):
-        yield model, size, seed
+        yield Cell(model=model, num_images=size, seed=seed)
+        chosen = find_regularisation(grid, facts, model, size)
+        if chosen != PLAIN:
+            yield Cell(model=model, num_images=size, seed=seed, regularisation=chosen)
 
 
-def build_recipe(grid: Grid, facts: DataFacts, model: GridModel, num_images: int, seed: int) -> Recipe:
-    """Build the recipe of one run. Only model, learning rate, number of images and seed differ between runs."""
-    recipe = build_paper_recipe(facts, model) if "recipe" in model.settings else build_small_recipe(grid, facts, model)
-    data: dict[str, Any] = {"source": facts.source}
-    if num_images < facts.num_images:
-        data["subset"] = str(num_images)
-    if facts.num_val == 0:
-        data["held_out"] = grid.held_out
-    if len(data) > 1:
-        data["subset_seed"] = seed  # both models of a pair see the same images
-    evaluation = replace(recipe.evaluation, patience=0)  # train to the end, and keep the best weights
-    return replace(recipe, data=replace(recipe.data, **data), evaluation=evaluation, seed=seed)
-
-
-def count_evaluated(grid: Grid, facts: DataFacts, num_images: int) -> int:
-    """Return how many images a run evaluates: those that choose its best weights several times, those of the test twice."""
-    return grid.num_times * (facts.num_val or round(grid.held_out * num_images)) + 2 * facts.num_test
-
-
-def build_small_recipe(grid: Grid, facts: DataFacts, model: GridModel) -> Recipe:
-    """Build a recipe that one core trains in minutes."""
-    assert model.learning_rate is not None
-    return Recipe(
-        model=ModelSettings(**model.settings, image_size=grid.image_size, num_channels=facts.num_channels),
-        data=DataConfig(source=facts.source),
-        loader=LoaderConfig(batch_size=grid.batch_size, num_workers=0),  # a run has one thread, and no further process
-        augment=AugmentConfig(crop="none", flip=False),
-        optim=OptimConfig(learning_rate=model.learning_rate, weight_decay=0.05, warmup_steps=max(1, grid.total_steps // 10)),
-        total_steps=grid.total_steps,
-        evaluation=EvaluationConfig(num_times=grid.num_times),
-        report=ReportConfig(every_steps=max(1, grid.total_steps // 40)),
-    )
-
-
-def build_paper_recipe(facts: DataFacts, model: GridModel) -> Recipe:
-    """Build the recipe of table 3, as long on every number of images as on all."""
-    changes = {name: value for name, value in model.settings.items() if name != "recipe"}
-    recipe = with_changes(RECIPES[model.settings["recipe"]](), **({"model": changes} if changes else {}))
-    total_steps = round(JFT_EPOCHS * facts.num_images / recipe.loader.batch_size)
-    return replace(recipe, epochs=None, total_steps=total_steps)
+def find_regularisation(grid: Grid, facts: DataFacts, model: GridModel, num_images: int) -> str:
+    """Return the name of the regularisation that was chosen for a model on a number of images."""
+    if not facts.is_fresh or num_images not in grid.sizes or not model.regularised:
+        return PLAIN
+    return model.regularised[grid.sizes.index(num_images)]

@@ -5,6 +5,7 @@ data.json                   the fingerprint of its images
 runs/NAME/, runs/NAME.log   a run like any other, with reading.json, and its output
 study.json, study.html      verdicts and runs as numbers and as a page, written at the end
 study.png                   the figure
+search.json                 in the folder of a search, instead of these: the values that were tried
 """
 
 from pathlib import Path
@@ -30,6 +31,7 @@ class StudyFolder(DataFolder):
         super().__init__(path)
         self.settings, self.runs = path / "settings.json", path / RUNS
         self.numbers, self.page, self.figure = path / "study.json", path / "study.html", path / "study.png"
+        self.search = path / "search.json"
 
     def is_empty(self) -> bool:
         """Return whether no run has saved anything yet."""

@@ -7,13 +7,14 @@ from vitrine.core.html_report import Page, Section, write_page
 from vitrine.core.page_images import Chart
 from vitrine.core.page_parts import Commands, Details, Note, Paragraph, Part, Row, Subheading, Table, Unavailable
 from vitrine.recipe import join_command
-from vitrine.studies.claims import Outcome, Verdict
-from vitrine.studies.page_claims import Claims
+from vitrine.studies.claims import SEEDS_TO_DECIDE, Outcome, Verdict
+from vitrine.studies.page_claims import WORDS, Claims, describe_interval, format_signed
 from vitrine.studies.registry import find_study
 from vitrine.studies.study import Study, StudyResult
 
 FIGURE_HEIGHT = 3.6
-SEEDS_TO_DECIDE = 5  # an undecided claim gets so many
+TEXT_COLUMNS = ("model", "images", "regularisation", "start")
+OTHERS = "These verdicts are not the study's own: the rules are the same, and what is measured is not what the claims name."
 
 
 def write_study_page(path: Path, study: Study, result: StudyResult, command: str | None) -> None:
@@ -25,9 +26,10 @@ def build_page(study: Study, result: StudyResult, command: str | None) -> Page:
     """Build the page of a study."""
     sections = [
         build_figure_section(study, result),
+        *([build_others_section(result)] if result.others else []),
         build_paper_section(study, result),
         build_setup_section(study, result),
-        build_next_section(result),
+        build_next_section(study, result),
     ]
     return Page(
         kind=f"Study: {study.title.lower()}",
@@ -65,12 +67,33 @@ def list_notes(result: StudyResult) -> list[str]:
 
 
 def build_figure_section(study: Study, result: StudyResult) -> Section:
-    """Build the section of the figure."""
+    """Build the section of the figures."""
     if not result.finished:
         return Section("No run has finished", "Figure", "", [Unavailable("There is nothing to draw: every run failed.")])
-    figure = study.figure(result.plan, result.finished)
-    chart = Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT)
-    return Section("What was measured", "Figure", "", [chart])
+    charts: list[Part] = [
+        Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT)
+        for figure in study.figures(result.plan, result.finished)
+    ]
+    return Section("What was measured", "Figure", "", charts)
+
+
+def build_others_section(result: StudyResult) -> Section:
+    """Build the section of the same claims measured in other ways."""
+    rows = [
+        (measure.name, verdict.claim.name, *describe_other(verdict))
+        for measure in result.others
+        for verdict in measure.verdicts
+    ]
+    table = Table(("measured", "claim", "value", "95 % interval over seeds", "outcome"), rows, (0, 1, 4))
+    return Section("The same claims, measured in other ways", "Other measures", OTHERS, [table])
+
+
+def describe_other(verdict: Verdict) -> tuple[str, str, str]:
+    """Return value, interval and outcome of a verdict that is not the study's own."""
+    estimate, unit = verdict.estimate, verdict.claim.unit
+    if estimate is None:
+        return "", "", verdict.reason
+    return f"{format_signed(estimate.value, unit)} {unit}", describe_interval(estimate, unit), WORDS[verdict.outcome].lower()
 
 
 def build_paper_section(study: Study, result: StudyResult) -> Section:
@@ -84,16 +107,19 @@ def build_paper_section(study: Study, result: StudyResult) -> Section:
 
 def build_setup_section(study: Study, result: StudyResult) -> Section:
     """Build the section of the settings and the runs; failed ones with their errors."""
-    rows = [study.row(outcome) for outcome in result.finished]
-    text_columns = [index for index, name in enumerate(study.columns) if name in ("model", "images")]
-    parts: list[Part] = [Note(result.plan.remark)]
+    rows = study.rows(result.finished)
+    text_columns = [index for index, name in enumerate(study.columns) if name in TEXT_COLUMNS]
+    parts: list[Part] = [Note(result.plan.remark)] if result.plan.remark else []
+    if result.plan.tried:
+        tried = [(each.name, each.chosen, str(len(each.tried)), ", ".join(each.tried)) for each in result.plan.tried]
+        parts.append(Table(("chosen on held-out images", "value", "tried", "values"), tried, (0, 1, 3)))
     if result.failures:
         parts += [Row(f"Failed: {outcome.run.label}", [Paragraph(str(outcome.error))]) for outcome in result.failures]
     parts.append(Details(f"All {len(rows)} runs", [Table(study.columns, rows, text_columns)]))
     return Section("How it was run", "Setup", f"{result.plan.regime} Every run has one thread.", parts)
 
 
-def build_next_section(result: StudyResult) -> Section:
+def build_next_section(study: Study, result: StudyResult) -> Section:
     """Build the section of commands: more seeds for what is undecided, and the paper's own grid."""
     parts: list[Part] = []
     seeds = sorted({outcome.run.columns["seed"] for outcome in result.outcomes})
@@ -105,6 +131,9 @@ def build_next_section(result: StudyResult) -> Section:
         parts.append(Commands([build_command(result, [*sorted(more[:SEEDS_TO_DECIDE])])]))
     if result.failures:
         parts += [Subheading("Try failed runs again"), Commands([build_command(result, seeds)])]
+    if study.search is not None and result.config.scale != "paper":
+        search = join_command("vitrine", "study", result.name, "--scale", result.config.scale, "--search")
+        parts += [Subheading("Choose the settings again, on held-out images"), Commands([search])]
     paper = join_command("vitrine", "study", result.name, "--scale", "paper", "--dry-run")
     parts += [Subheading("The paper's own grid: what it costs"), Commands([paper])]
     return Section(title, "Continue", "Finished runs are only read.", parts)

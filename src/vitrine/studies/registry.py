@@ -22,6 +22,8 @@ class StudyEntry:
     """What it repeats of the paper."""
     times: Mapping[Scale, str]
     """Time of each scale."""
+    search_time: str
+    """Time of `--search` at scale small."""
     home: str
     """Module and name of the `Study`."""
 
@@ -35,6 +37,7 @@ STUDIES: dict[str, StudyEntry] = {
             "small": "not measured yet; --dry-run estimates it on this machine",
             "paper": "24 runs for each seed; --dry-run lists their exaFLOPs",
         },
+        search_time="not measured yet; --search --dry-run estimates it on this machine",
         home="vitrine.studies.data_size:DATA_SIZE",
     ),
 }

@@ -13,7 +13,7 @@ from vitrine.core.files import make_folder, read_json, write_json
 from vitrine.core.runtime import start_runtime
 from vitrine.data.open_data import DatasetHandle
 from vitrine.formats.checkpoint import Checkpoint
-from vitrine.recipe import Recipe
+from vitrine.recipe import Recipe, with_changes
 from vitrine.run.folder import RunFolder, RunSummary
 from vitrine.run.run import run_recipe
 
@@ -31,6 +31,8 @@ class StudyRun:
     """Folder below that of the table, e.g. seed-0."""
     title: str
     """What progress and figures call the run."""
+    start: str | None = None
+    """Folder of the run whose model this one starts from: `recipe.model.checkpoint` stands for it until the run is made."""
     group: str | None = None
     """Runs that are of use only together: after a failure, the others of its group are left out."""
     dataset: DatasetHandle | None = None
@@ -65,6 +67,10 @@ class RunOutcome:
     def interrupted_by(self) -> int | None:
         """The signal, which may have come with the last step."""
         return None if self.summary is None else self.summary.interrupted_by
+
+
+class StartMissing(Exception):
+    """Recorded for a run that starts from the model of a run that failed."""
 
 
 Report = Callable[[RunOutcome], None]
@@ -104,8 +110,9 @@ def run_here(
             if run.group is not None and any(each.error is not None and each.run.group == run.group for each in outcomes):
                 continue
             try:
+                require_start(run, [each.run.folder for each in outcomes if each.error is not None])
                 outcomes.append(make_run(run, out))
-            except recorded as error:
+            except (StartMissing, *recorded) as error:
                 outcomes.append(RunOutcome(run, None, error=error))
             report(outcomes[-1])
             if outcomes[-1].interrupted_by is not None:
@@ -113,10 +120,18 @@ def run_here(
     return RunTable(outcomes)
 
 
+def require_start(run: StudyRun, failed: Sequence[str]) -> None:
+    """Raise StartMissing if the run whose model this one starts from is among those that failed."""
+    if run.start in failed:
+        raise StartMissing(f"It starts from the model of {run.start}, which failed.")
+
+
 def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     """Begin, resume or read one run, and measure it once if it is finished."""
-    folder = out / run.folder
-    summary = run_recipe(run.recipe, folder, run.title, run.dataset, run.checkpoint)
+    folder, recipe = out / run.folder, run.recipe
+    if run.start is not None:
+        recipe = with_changes(recipe, model={"checkpoint": str(RunFolder(out / run.start).model)})
+    summary = run_recipe(recipe, folder, run.title, run.dataset, run.checkpoint)
     if read is None or not summary.is_finished:
         return RunOutcome(run, summary)
     path = folder / READING

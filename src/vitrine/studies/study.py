@@ -1,16 +1,28 @@
 """The contract of a study: a question, claims of the paper, runs, how each is read, and how verdicts follow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.studies.claims import Claim, Verdict
 from vitrine.studies.config import Scale, StudyConfig
 from vitrine.studies.runner import Read, RunOutcome, StudyRun
+from vitrine.studies.search import Choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedSetting:
+    """A setting of a study that was chosen before its runs."""
+
+    name: str
+    """E.g. learning rate of ViT."""
+    chosen: str
+    tried: tuple[str, ...]
+    """All values that were tried, the chosen one among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +30,8 @@ class StudyPlan:
     """The runs of a study at one scale and with its data."""
 
     scale: Scale
+    data: str | None = None
+    """Images that were given; None: those of the scale."""
     source: str
     """The images, as DATA of any command."""
     runs: tuple[StudyRun, ...]
@@ -26,6 +40,18 @@ class StudyPlan:
     """How the settings were chosen."""
     regime: str = ""
     """What the claims were tested on, in a sentence."""
+    tried: tuple[TriedSetting, ...] = ()
+    """The settings that were chosen on held-out images, each with all values that were tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """What `--search` chooses, on held-out images."""
+
+    source: str
+    """The images, as DATA of any command."""
+    num_classes: int
+    choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +62,15 @@ class StudyFigure:
     alt: str
     look: str
     caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherMeasure:
+    """The claims of a study once more, measured in another way; its verdicts are not the study's own."""
+
+    name: str
+    """E.g. after fine-tuning on digits."""
+    verdicts: list[Verdict]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +91,16 @@ class Study:
     """Returns the verdict on each claim from the finished runs."""
     columns: tuple[str, ...]
     """Columns of the table of runs."""
-    row: Callable[[RunOutcome], tuple[str, ...]]
-    """Returns a finished run's row of that table."""
-    figure: Callable[[StudyPlan, Sequence[RunOutcome]], StudyFigure]
-    """Returns the figure from the finished runs, of which there is at least one."""
+    rows: Callable[[Sequence[RunOutcome]], list[tuple[str, ...]]]
+    """Returns the rows of that table from the finished runs."""
+    figures: Callable[[StudyPlan, Sequence[RunOutcome]], list[StudyFigure]]
+    """Returns the figures from the finished runs, of which there is at least one; the first is that of the paper."""
+    extend: Callable[[StudyPlan, Sequence[RunOutcome], Sequence[Verdict], tuple[int, ...]], tuple[StudyRun, ...]]
+    """Returns the further runs, with these seeds, that undecided claims rest on; none if all are decided."""
+    search: Callable[[Scale, str | None], SearchPlan] | None = None
+    """Builds what `--search` chooses; None if nothing was chosen by a search."""
+    others: Callable[[StudyPlan, Sequence[RunOutcome]], list[OtherMeasure]] = lambda plan, outcomes: []
+    """Returns the claims measured in other ways from the finished runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +115,7 @@ class StudyResult:
     """In the order of the runs; those that were not begun are missing."""
     verdicts: list[Verdict]
     """Empty if the study was interrupted."""
+    others: list[OtherMeasure] = field(default_factory=list)
     interrupted_by: int | None = None
     """The signal; the same call continues."""
 
@@ -95,6 +137,8 @@ class StudyResult:
             "regime": self.plan.regime,
             "remark": self.plan.remark,
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "others": [{"name": each.name, "verdicts": [one.to_json() for one in each.verdicts]} for each in self.others],
+            "tried": [asdict(each) for each in self.plan.tried],
             "runs": [outcome_to_json(outcome) for outcome in self.outcomes],
         }
 

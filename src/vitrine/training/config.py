@@ -111,12 +111,14 @@ class SavingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """What is logged during a run; metrics.jsonl is always written."""
+    """What is logged during a run, and its report; metrics.jsonl is always written."""
 
     every_steps: int = 10
     """Steps between two logged lines."""
     tensorboard: bool = False
     """Also write TensorBoard event files."""
+    page: bool = True
+    """Draw curves.png and write report.html at the end; without them, the same command does it later."""
 
     def __post_init__(self) -> None:
         require_field_types(self)

@@ -1,0 +1,158 @@
+"""How the settings of `data-size` are chosen, on held-out images: `vitrine study data-size --search`.
+
+Learning rates: the highest mean accuracy over some numbers of images, with one seed. Regularisation: for each number of images,
+from at most four. Learning rates of fine-tuning: on the training digits that are not among the ten of each.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from vitrine.recipe import Recipe
+from vitrine.studies.config import Scale
+from vitrine.studies.data_size_grid import (
+    GRIDS,
+    REAL_SET,
+    REGULARISATIONS,
+    Cell,
+    DataFacts,
+    Grid,
+    GridModel,
+    find_facts,
+    find_regularisation,
+    list_sizes,
+)
+from vitrine.studies.data_size_recipes import build_finetune_recipe, build_recipe, count_evaluated
+from vitrine.studies.runner import StudyRun
+from vitrine.studies.search import Choice
+from vitrine.studies.study import SearchPlan, TriedSetting
+
+FACTOR = 2.0  # of neighbouring learning rates
+NUM_FIRST = 3  # values that are tried in any case
+HELD_OUT_DIGITS = 0.93  # of the training digits: seven in a hundred are as many as the study fine-tunes on
+
+
+def build_search(scale: Scale, data: str | None) -> SearchPlan:
+    """Build what `--search` chooses at a scale."""
+    grid = GRIDS[scale]
+    facts = find_facts(grid, data)
+    choices = [build_rate_choice(grid, facts, model) for model in grid.models]
+    if facts.is_fresh:
+        regularised = [model for model in grid.models if model.name in grid.compared]
+        choices += [build_regularisation_choice(grid, facts, model, size) for model in regularised for size in grid.sizes]
+        choices += [build_finetune_choice(grid, facts, model) for model in grid.models] if grid.finetune_steps else []
+    return SearchPlan(source=facts.source, num_classes=facts.num_classes, choices=tuple(choices))
+
+
+def name_rate(model: GridModel) -> str:
+    return f"learning rate of {model.name}"
+
+
+def name_regularisation(model: GridModel, num_images: int) -> str:
+    return f"regularisation of {model.name} on {num_images:,} images"
+
+
+def name_finetune_rate(model: GridModel) -> str:
+    return f"learning rate of {model.name} on {REAL_SET}"
+
+
+def list_first_rates(committed: float) -> tuple[float, ...]:
+    """Return the learning rates to try first: the committed one in the middle, in steps of the factor."""
+    return tuple(committed * FACTOR ** (index - NUM_FIRST // 2) for index in range(NUM_FIRST))
+
+
+def build_rate_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Choice:
+    """Build the choice of a model's learning rate, by its mean accuracy on some numbers of images."""
+    assert model.learning_rate is not None
+    sizes = [size for size in list_sizes(grid, facts) if size in (*grid.searched, facts.num_images)]
+
+    def build(rate: float) -> tuple[StudyRun, ...]:
+        changed = replace(model, learning_rate=rate)
+        return tuple(build_trial(grid, facts, Cell(model=changed, num_images=size, seed=0)) for size in sizes)
+
+    return Choice(
+        name=name_rate(model),
+        values=list_first_rates(model.learning_rate),
+        committed=model.learning_rate,
+        build=build,
+        factor=FACTOR,
+    )
+
+
+def build_regularisation_choice(grid: Grid, facts: DataFacts, model: GridModel, num_images: int) -> Choice:
+    """Build the choice of a model's regularisation on one number of images."""
+
+    def build(name: str) -> tuple[StudyRun, ...]:
+        return (build_trial(grid, facts, Cell(model=model, num_images=num_images, seed=0, regularisation=name)),)
+
+    return Choice(
+        name=name_regularisation(model, num_images),
+        values=tuple(REGULARISATIONS),
+        committed=find_regularisation(grid, facts, model, num_images),
+        build=build,
+        describe=str,
+    )
+
+
+def build_finetune_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Choice:
+    """Build the choice of a model's learning rate of fine-tuning, after pre-training on the second largest number of images."""
+    cell = Cell(model=model, num_images=grid.sizes[-1], seed=0)
+    first = build_trial(grid, facts, cell)
+
+    def build(rate: float) -> tuple[StudyRun, ...]:
+        recipe = build_finetune_recipe(grid, replace(cell, model=replace(model, finetune_rate=rate)))
+        data = replace(recipe.data, subset="all", held_out=HELD_OUT_DIGITS)
+        recipe = replace(recipe, model=replace(recipe.model, checkpoint=first.folder), data=data)
+        columns = {**first.columns, "num_evaluated": 0}
+        return (build_run(f"{first.folder}-on-{REAL_SET}-lr-{rate:g}", measure_once(recipe), columns, first.folder),)
+
+    return Choice(
+        name=name_finetune_rate(model),
+        values=list_first_rates(model.finetune_rate),
+        committed=model.finetune_rate,
+        build=build,
+        prepare=(first,),
+        factor=FACTOR,
+    )
+
+
+def build_trial(grid: Grid, facts: DataFacts, cell: Cell) -> StudyRun:
+    """Build a run of the grid that is measured on held-out images alone."""
+    recipe = build_recipe(grid, facts, cell)
+    recipe = replace(recipe, evaluation=replace(recipe.evaluation, test=False))
+    columns = {
+        "model": cell.model.name,
+        "num_evaluated": count_evaluated(grid, replace(facts, num_test=0), cell.num_images),
+    }
+    return build_run(f"{cell.folder}-lr-{recipe.optim.learning_rate:g}", recipe, columns)
+
+
+def measure_once(recipe: Recipe) -> Recipe:
+    """Return a recipe that is measured at its end, on held-out images."""
+    return replace(recipe, evaluation=replace(recipe.evaluation, num_times=1, test=False))
+
+
+def build_run(folder: str, recipe: Recipe, columns: dict[str, Any], start: str | None = None) -> StudyRun:
+    """Build a run of a search, which is called as its folder."""
+    return StudyRun(label=folder, recipe=recipe, folder=folder, title=folder, start=start, columns=columns)
+
+
+def list_tried(grid: Grid, facts: DataFacts) -> tuple[TriedSetting, ...]:
+    """Return the settings that were chosen by a search, with all values that it tried."""
+    rate: Callable[[float], str] = "{:g}".format
+    tried: list[TriedSetting] = []
+    for model in grid.models:
+        kinds = [(name_rate(model), model.learning_rate, model.rates_tried)]
+        if facts.is_fresh:
+            kinds.append((name_finetune_rate(model), model.finetune_rate, model.finetune_rates_tried))
+        tried += [
+            TriedSetting(name=name, chosen=rate(chosen), tried=tuple(map(rate, values)))
+            for name, chosen, values in kinds
+            if values and chosen is not None
+        ]
+        if model.regularised and facts.is_fresh:
+            tried += [
+                TriedSetting(name=name_regularisation(model, size), chosen=name, tried=tuple(REGULARISATIONS))
+                for size, name in zip(grid.sizes, model.regularised, strict=True)
+            ]
+    return tuple(tried)

@@ -1,0 +1,31 @@
+"""Figures of data-size: the means that are drawn."""
+
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from vitrine.studies.data_size_figures import compute_means, draw_gaps
+from vitrine.studies.data_size_grid import GRIDS
+from vitrine.studies.data_size_readings import MAIN
+
+
+def test_means_are_over_seeds_in_the_order_of_the_numbers_of_images() -> None:
+    def read(accuracy: float) -> dict[str, Any]:
+        return {"accuracy": accuracy, "num_images": 10}
+
+    readings = {("ViT", 400, 0): read(0.9), ("ViT", 20, 0): read(0.2), ("ViT", 20, 1): read(0.4), ("ResNet", 20, 0): read(0.8)}
+    model = next(model for model in GRIDS["tiny"].models if model.name == "ViT")
+    assert compute_means(readings, model) == [(20, pytest.approx(0.3)), (400, 0.9)]
+
+
+def test_gaps_are_drawn_with_their_names() -> None:
+    figure = Figure()
+    draw_gaps(
+        figure, [(MAIN.name, [(20, -30.0), (400, 1.0)]), ("on digits", [(20, 5.0), (400, 6.0)])], {20: "20", 400: "fresh"}
+    )
+    (panel,) = figure.axes
+    assert {text.get_text() for text in panel.texts} == {MAIN.name, "on digits"}
+    first, second = [line for line in panel.get_lines() if line.get_marker() == "o"]
+    assert (list(first.get_ydata()), list(second.get_ydata())) == ([-30.0, 1.0], [5.0, 6.0])
+    assert first.get_linestyle() == "-" != second.get_linestyle()
