@@ -87,16 +87,23 @@ def test_a_study_from_end_to_end(whole: tuple[Path, subprocess.CompletedProcess[
     assert "vitrine study data-size --scale tiny" in page.one("footer").text
 
 
+def count_finished(folder: Path) -> int:
+    return len(list(folder.glob("study/runs/*/summary.json")))
+
+
+@pytest.mark.parametrize("num_kills", [1, pytest.param(10, marks=pytest.mark.full)])
 def test_a_killed_study_is_continued_by_the_same_command(
-    whole: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+    num_kills: int, whole: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    process = subprocess.Popen(COMMAND, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list(tmp_path.glob("study/runs/*/summary.json")):
-        time.sleep(0.01)
-    assert process.poll() is None, "the study ended before it could be killed"
-    process.kill()
-    process.wait()
-    assert not (tmp_path / "study" / "study.json").exists()
+    for _ in range(num_kills):
+        before = count_finished(tmp_path)
+        process = subprocess.Popen(COMMAND, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        while process.poll() is None and count_finished(tmp_path) == before:
+            time.sleep(0.01)
+        assert process.poll() is None, "the study ended before it could be killed"
+        process.kill()
+        process.wait()
+        assert not (tmp_path / "study" / "study.json").exists()
     done = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert strip(tmp_path / "study" / "study.json") == strip(whole[0] / "study" / "study.json")

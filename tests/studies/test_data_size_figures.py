@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from vitrine.studies.data_size_figures import compute_means, draw_gaps
+from vitrine.studies.data_size_figures import compute_means, draw_gaps, format_size
 from vitrine.studies.data_size_grid import GRIDS
 from vitrine.studies.data_size_readings import MAIN
 
@@ -17,6 +17,16 @@ def test_means_are_over_seeds_in_the_order_of_the_numbers_of_images() -> None:
     readings = {("ViT", 400, 0): read(0.9), ("ViT", 20, 0): read(0.2), ("ViT", 20, 1): read(0.4), ("ResNet", 20, 0): read(0.8)}
     model = next(model for model in GRIDS["tiny"].models if model.name == "ViT")
     assert compute_means(readings, model) == [(20, pytest.approx(0.3)), (400, 0.9)]
+
+
+def test_the_table_has_means_spread_and_gap() -> None:
+    readings = {
+        (name, 20, seed): {"accuracy": accuracy, "num_images": 10}
+        for name, accuracies in (("ViT", (0.2, 0.4)), ("ResNet", (0.75, 0.75)))
+        for seed, accuracy in enumerate(accuracies)
+    }
+    row = format_size(GRIDS["tiny"], readings, 20, "twenty")
+    assert row == ("twenty", "", "30.0 \u00b1 14.1", "75.0 \u00b1 0.0", "", "\u221245.0")
 
 
 def test_gaps_are_drawn_with_their_names() -> None:

@@ -1,7 +1,7 @@
 """Figures of `data-size`: accuracy by number of images, like figure 4 of arXiv:2010.11929, and the gap in several measures."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from vitrine.core.figures import INK_2, VIT
@@ -37,7 +37,29 @@ def describe_accuracies(plan: StudyPlan, grid: Grid, outcomes: Sequence[RunOutco
             "Each dot is one run on images that it has not trained on; lines join the means over seeds. The dotted line is "
             "guessing."
         ),
+        columns=("images", *(f"{model.name}, %" for model in grid.models), " minus ".join(grid.compared)),
+        rows=tuple(format_size(grid, readings, size, amount) for size, amount in amounts.items()),
     )
+
+
+def format_size(grid: Grid, readings: Readings, num_images: int, amount: str) -> tuple[str, ...]:
+    """Return the means of all models on a number of images, with their spread over seeds, and the gap of the compared ones."""
+    found = {model.name: list_accuracies(readings, model, num_images) for model in grid.models}
+    first, second = (found[name] for name in grid.compared)
+    gap = format_signed(100 * (fmean(first) - fmean(second)), "points") if first and second else ""
+    return amount, *map(format_mean, found.values()), gap
+
+
+def list_accuracies(readings: Readings, model: GridModel, num_images: int) -> list[float]:
+    """Return the accuracies of a model on a number of images, seed by seed."""
+    return [reading["accuracy"] for (name, size, _), reading in readings.items() if (name, size) == (model.name, num_images)]
+
+
+def format_mean(values: Sequence[float]) -> str:
+    """Format the mean of some accuracies in percent, with their standard deviation if there are several."""
+    if not values:
+        return ""
+    return f"{100 * fmean(values):.1f}" + (f" \u00b1 {100 * stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def describe_gaps(gaps: Sequence[tuple[str, Points]], outcomes: Sequence[RunOutcome]) -> StudyFigure:
@@ -58,11 +80,8 @@ def describe_gaps(gaps: Sequence[tuple[str, Points]], outcomes: Sequence[RunOutc
 
 def compute_means(readings: Readings, model: GridModel) -> Points:
     """Return the mean accuracy of a model over the seeds, by number of images."""
-    found: dict[int, list[float]] = {}
-    for (name, size, _), reading in readings.items():
-        if name == model.name:
-            found.setdefault(size, []).append(reading["accuracy"])
-    return [(size, fmean(values)) for size, values in sorted(found.items())]
+    sizes = sorted({size for name, size, _ in readings if name == model.name})
+    return [(size, fmean(list_accuracies(readings, model, size))) for size in sizes]
 
 
 def list_amounts(outcomes: Sequence[RunOutcome]) -> dict[int, str]:

@@ -208,7 +208,7 @@ GRIDS: dict[Scale, Grid] = {
         seeds=(0, 1, 2),
         total_steps=2_048,  # 131,072 images: 1,024 times the smallest number
         finetune_steps=300,
-        glyphs="classes=200,warp=0.2,noise=0.6",
+        glyphs="classes=200,warp=0.2,noise=1.0",
         searched=(512, 8_192),
         remark=(
             "Learning rates come from a first try with this ViT and a ResNet of two stages. There 1.6e-2 was better than "

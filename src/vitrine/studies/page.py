@@ -70,11 +70,11 @@ def build_figure_section(study: Study, result: StudyResult) -> Section:
     """Build the section of the figures."""
     if not result.finished:
         return Section("No run has finished", "Figure", "", [Unavailable("There is nothing to draw: every run failed.")])
-    charts: list[Part] = [
-        Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT)
-        for figure in study.figures(result.plan, result.finished)
-    ]
-    return Section("What was measured", "Figure", "", charts)
+    parts: list[Part] = []
+    for figure in study.figures(result.plan, result.finished):
+        parts.append(Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT))
+        parts += [Table(figure.columns, figure.rows, (0,))] if figure.columns else []
+    return Section("What was measured", "Figure", "", parts)
 
 
 def build_others_section(result: StudyResult) -> Section:
@@ -85,14 +85,20 @@ def build_others_section(result: StudyResult) -> Section:
         for verdict in measure.verdicts
     ]
     table = Table(("measured", "claim", "value", "95 % interval over seeds", "outcome"), rows, (0, 1, 4))
-    return Section("The same claims, measured in other ways", "Other measures", OTHERS, [table])
+    reasons = [
+        Note(f"{measure.name}, {verdict.claim.name}: {verdict.reason}")
+        for measure in result.others
+        for verdict in measure.verdicts
+        if verdict.reason
+    ]
+    return Section("The same claims, measured in other ways", "Other measures", OTHERS, [table, *reasons])
 
 
 def describe_other(verdict: Verdict) -> tuple[str, str, str]:
     """Return value, interval and outcome of a verdict that is not the study's own."""
     estimate, unit = verdict.estimate, verdict.claim.unit
     if estimate is None:
-        return "", "", verdict.reason
+        return "", "", WORDS[verdict.outcome].lower()
     return f"{format_signed(estimate.value, unit)} {unit}", describe_interval(estimate, unit), WORDS[verdict.outcome].lower()
 
 

@@ -62,6 +62,9 @@ class StudyFigure:
     alt: str
     look: str
     caption: str
+    columns: tuple[str, ...] = ()
+    """Columns of a table of its numbers, the first of which is text."""
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
