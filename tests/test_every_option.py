@@ -84,7 +84,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "fit json": "tests/commands/test_fit.py::test_a_classifier_from_a_folder",
     "FitConfig.minutes": "tests/fitting/test_fit.py::test_too_little_time_is_refused_before_anything_is_written",
     "FitConfig.balance": "tests/fitting/test_fit.py::test_uneven_classes_are_balanced_where_that_helps",
-    "FitConfig.framing": "tests/fitting/test_fit.py::test_letterbox_is_chosen_where_the_centre_says_nothing",
+    "FitConfig.framing": "tests/fitting/test_fit.py::test_the_whole_image_is_chosen_where_the_centre_says_nothing",
     "FitConfig.image_size": "tests/fitting/test_fit.py::test_another_image_size_and_seed",
     "FitConfig.changed": "tests/fitting/test_fit.py::test_the_same_command_continues_and_another_is_refused",
     "FitConfig.seed": "tests/fitting/test_fit.py::test_another_image_size_and_seed",

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from tests.fitting.colours import save_tiny, write_colours, write_divided
+from vitrine.core.console import VitrineWarning
 from vitrine.core.locks import exclusive_lock
 from vitrine.evaluation.classification_report import evaluate
 from vitrine.evaluation.predictor import predict
@@ -100,7 +101,7 @@ def test_unreadable_and_leaked_images_are_left_out(tiny: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("max_framed", [ladder.MAX_FRAMED, 10])
-def test_letterbox_is_chosen_where_the_centre_says_nothing(
+def test_the_whole_image_is_chosen_where_the_centre_says_nothing(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_framed: int
 ) -> None:
     """Tall images, grey in the middle: the colour of the class is at the top and at the bottom.
@@ -135,6 +136,27 @@ def test_letterbox_is_chosen_where_the_centre_says_nothing(
     )
     assert load_checkpoint(forced.out / "model").preprocessing.framing == "crop"
     assert forced.result.report.top1.value < 0.7
+
+
+@pytest.mark.full  # half a minute
+def test_letterbox_is_chosen_where_proportions_tell_classes_apart(assets: Path, cache: Path, tmp_path: Path) -> None:
+    """Portraits of several heights, with an ellipse at an edge: a squash hides how wide it is, a crop cuts it off."""
+    generator = np.random.default_rng(0)
+    for name, ratio in (("tall", 1.7), ("round", 1.0), ("wide", 1 / 1.7)):
+        (tmp_path / "ellipses" / name).mkdir(parents=True)
+        for number in range(36):
+            height = round(200 * generator.uniform(1.2, 3))
+            image = Image.new("RGB", (200, height), tuple(generator.integers(60, 200, 3).tolist()))
+            width = generator.uniform(70, 100) / ratio**0.5
+            left, top = generator.uniform(0, 200 - width), generator.choice([0, height - width * ratio])
+            box = (left, top, left + width, top + width * ratio)
+            ImageDraw.Draw(image).ellipse(box, fill=tuple(generator.integers(0, 256, 3).tolist()))
+            image.save(tmp_path / "ellipses" / name / f"{number}.png")
+    model = str(assets / "deit-tiny" / "model.safetensors")
+    with pytest.warns(VitrineWarning, match="assuming"):
+        config = FitConfig(minutes=0, image_size=224, num_workers=0)  # no larger images are tried
+        result = fit(tmp_path / "ellipses", model, tmp_path / "out", config, show_progress=False)
+    assert load_checkpoint(result.out / "model").preprocessing.framing == "letterbox"
 
 
 def test_another_image_size_and_seed(tiny: str, divided: Path, tmp_path: Path) -> None:
