@@ -56,7 +56,7 @@ class FamilyRuns:
 
     def fit_draws(self, draws: np.ndarray) -> Frontier:
         """Fit the frontiers (D, S) of test images that were drawn, of which `draws` has the counts (N, D)."""
-        num_hits = draws.T.astype(np.float32) @ self.hits.reshape(self.num_images, -1).astype(np.float32)  # exact: integers
+        num_hits = draws.T.astype(np.float64) @ self.hits.reshape(self.num_images, -1)  # (D, S * M)
         accuracies = num_hits.reshape(-1, *self.cost.shape) / self.num_images  # (D, S, M)
         return fit_frontier(self.cost, compute_logits(accuracies, self.num_images))
 
