@@ -117,6 +117,18 @@ def test_families_without_common_accuracy_are_left_open_and_more_seeds_would_not
     assert extend(plan, outcomes, verdicts, (0, 1, 2, 3, 4)) == ()
 
 
+def test_draws_in_which_the_families_have_nothing_in_common_leave_no_interval_over_images() -> None:
+    """The best ResNet is barely better than the worst ViT: of other test images, it often is not."""
+    plan = make_plan()
+    for verdict in judge_both(plan, make_outcomes(plan, ratio=1.0, noise=0.0, shift=-2.0)):
+        assert verdict.estimate is not None
+        assert verdict.estimate.low is not None
+        assert verdict.estimate.low > 1
+        (check,) = verdict.checks
+        assert (check.estimate.low, check.estimate.high) == (None, None)
+        assert verdict.outcome == "undecided"
+
+
 def test_a_frontier_of_two_runs_is_left_open() -> None:
     """The second ViT is better than all larger ones, with seed 1 alone."""
     plan = make_plan()

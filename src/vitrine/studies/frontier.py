@@ -46,15 +46,18 @@ def find_frontier(compute: np.ndarray, accuracies: np.ndarray) -> np.ndarray:
 
 
 def fit_frontier(compute: np.ndarray, logits: np.ndarray) -> Frontier:
-    """Fit a line through the frontier of compute and logits (..., M); less than three points, or a slope down, give none."""
+    """Fit a line through the frontier of compute and logits (..., M); less than three points give none.
+
+    A line always goes up, because each run on the frontier is better than all cheaper ones.
+    """
     compute, logits = np.broadcast_arrays(compute, logits)
     is_kept = find_frontier(compute, logits)
     num_points = is_kept.sum(axis=-1)
     x, mean_x = center(np.log(compute), is_kept)
     y, mean_y = center(logits, is_kept)
-    with np.errstate(divide="ignore", invalid="ignore"):  # runs of equal compute have no slope
+    with np.errstate(divide="ignore", invalid="ignore"):  # a single run has no slope
         slope = (x * y).sum(axis=-1) / (x * x).sum(axis=-1)
-    slope = np.where((num_points >= MIN_POINTS) & (slope > 0), slope, np.nan)
+    slope = np.where(num_points >= MIN_POINTS, slope, np.nan)
     return Frontier(
         intercept=mean_y - slope * mean_x,
         slope=slope,

@@ -33,33 +33,53 @@ class ScalingGrid(BaseGrid):
     models: tuple[ScalingModel, ...]
 
 
-def build_model(family: Family, name: str, settings: dict[str, Any], learning_rate: float | None = None) -> ScalingModel:
+def build_model(
+    family: Family,
+    name: str,
+    settings: dict[str, Any],
+    learning_rate: float | None = None,
+    rates_tried: tuple[float, ...] = (),
+) -> ScalingModel:
     """Return a model in the colour and with the marker of its family."""
     colour, marker = STYLES[family]
-    return ScalingModel(family=family, name=name, settings=settings, learning_rate=learning_rate, colour=colour, marker=marker)
+    return ScalingModel(
+        family=family,
+        name=name,
+        settings=settings,
+        learning_rate=learning_rate,
+        rates_tried=rates_tried,
+        colour=colour,
+        marker=marker,
+    )
 
 
-def vit(width: int, depth: int, num_heads: int, learning_rate: float) -> ScalingModel:
+def vit(width: int, depth: int, num_heads: int, learning_rate: float, *rates_tried: float) -> ScalingModel:
     """Return a small ViT, which is named by its width and depth."""
     settings = {**small_vit(width, depth), "num_heads": num_heads}
-    return build_model("ViT", f"ViT {width}x{depth}", settings, learning_rate)
+    return build_model("ViT", f"ViT {width}x{depth}", settings, learning_rate, rates_tried)
 
 
-def resnet(channels: int, stages: tuple[int, ...], learning_rate: float) -> ScalingModel:
+def resnet(channels: int, stages: tuple[int, ...], learning_rate: float, *rates_tried: float) -> ScalingModel:
     """Return a small ResNet, which is named by its channels and the units of its stages."""
     name = f"ResNet {name_stem(channels, stages)}"
     num_groups = 4 if channels % 4 == 0 else 2
     settings = {**small_resnet(channels / 64, stages), "num_groups": num_groups}
-    return build_model("ResNet", name, settings, learning_rate)
+    return build_model("ResNet", name, settings, learning_rate, rates_tried)
 
 
 def hybrid(
-    channels: int, stages: tuple[int, ...], width: int, depth: int, num_heads: int, learning_rate: float
+    channels: int,
+    stages: tuple[int, ...],
+    width: int,
+    depth: int,
+    num_heads: int,
+    learning_rate: float,
+    *rates_tried: float,
 ) -> ScalingModel:
     """Return a small hybrid, which is named by its ResNet and its ViT."""
     name = f"hybrid {name_stem(channels, stages)}+{width}x{depth}"
     settings = {**small_hybrid(channels / 64, stages, width, depth), "num_heads": num_heads}
-    return build_model("hybrid", name, settings, learning_rate)
+    return build_model("hybrid", name, settings, learning_rate, rates_tried)
 
 
 def name_stem(channels: int, stages: tuple[int, ...]) -> str:
@@ -116,8 +136,7 @@ GRIDS: dict[Scale, ScalingGrid] = {
         glyphs="classes=200,warp=0.2,noise=1.0",
         remark=(
             "Learning rates are first guesses from models of 2.5 MMACs: 4e-3 for ViT and hybrid, 1.6e-2 for the ResNet, and "
-            "twice as much for small models. No neighbours were tried yet. The ResNets were chosen by their cost alone, and so "
-            "were the others."
+            "twice as much for small models. No neighbours were tried yet. Shapes were chosen by cost alone."
         ),
     ),
     "paper": ScalingGrid(
