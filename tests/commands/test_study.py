@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,11 @@ import pytest
 
 from tests.pages import read_page
 from vitrine.cli import main
+from vitrine.commands.study import format_estimate
+from vitrine.evaluation.intervals import Estimate
+from vitrine.studies import scaling_grid
 from vitrine.studies.data_size_grid import GRIDS
+from vitrine.studies.registry import STUDIES, load_study
 
 
 def run(*arguments: str) -> int:
@@ -26,7 +32,8 @@ def run(*arguments: str) -> int:
 
 def test_studies_are_listed_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
-    assert "data-size" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(name in out for name in STUDIES)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +47,16 @@ def test_mistakes_cost_a_sentence(arguments: tuple[str, ...], word: str, capsys:
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("name", "num_runs"), [("data-size", 48), ("scaling", 32)])
 def test_the_cost_of_the_paper_s_grid_is_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, num_runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("data-size", "--scale", "paper", "--dry-run", "--seeds", "0", "1", "--json", "cost.json") == 0
+    assert run(name, "--scale", "paper", "--dry-run", "--seeds", "0", "1", "--json", "cost.json") == 0
     out = capsys.readouterr().out
-    assert "48 runs" in out
+    assert f"{num_runs} runs" in out
     assert "Times are not estimated" in out
-    assert len(json.loads((tmp_path / "cost.json").read_text())) == 48
+    assert len(json.loads((tmp_path / "cost.json").read_text())) == num_runs
     assert [path.name for path in tmp_path.iterdir()] == ["cost.json"]
 
 
@@ -79,17 +87,35 @@ def test_a_search_tries_settings_on_held_out_images(
     assert {summary["test_top1"] for summary in summaries} == {None}
 
 
-WORDS = ("study", "data-size", "--scale", "tiny", "--jobs", "2", "--out", "study", "--json", "copy.json")
-COMMAND = (sys.executable, "-m", "vitrine", *WORDS)
+def test_differences_have_a_sign_and_ratios_have_none() -> None:
+    assert format_estimate(Estimate(1.5, 0.5, 2.5), "points") == ("+1.50 points", "+0.50 .. +2.50")
+    assert format_estimate(Estimate(1.5, 0.5, 2.5), "times") == ("1.50 times", "0.50 .. 2.50")
+    assert format_estimate(Estimate(1.5, None, None), "times") == ("1.50 times", "")
+
+
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def build_command(name: str) -> tuple[str, ...]:
+    words = ("study", name, "--scale", "tiny", "--jobs", "2", "--out", "study", "--json", "copy.json")
+    return sys.executable, "-m", "vitrine", *words
+
+
+COMMAND = build_command("data-size")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A study as a user runs it, in a process of its own."""
-    folder = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder, done
+def run_whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Done]:
+    """A function that runs a study once as a user does, in a process of its own."""
+
+    @cache
+    def run_study(name: str) -> Done:
+        folder = tmp_path_factory.mktemp(name)
+        done = subprocess.run(build_command(name), cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return folder, done
+
+    return run_study
 
 
 def strip(path: Path) -> Any:
@@ -100,20 +126,28 @@ def strip(path: Path) -> Any:
     return content
 
 
-def test_a_study_from_end_to_end(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """Every model of the grid trains on every number of images."""
-    tmp_path, done = whole
-    num_runs = 2 * len(GRIDS["tiny"].models) * (len(GRIDS["tiny"].sizes) + 1)  # pre-training and fine-tuning
+@pytest.mark.parametrize(
+    ("name", "num_runs"),
+    [
+        # Every model on every number of images, pre-training and fine-tuning.
+        ("data-size", 2 * len(GRIDS["tiny"].models) * (len(GRIDS["tiny"].sizes) + 1)),
+        ("scaling", len(scaling_grid.GRIDS["tiny"].models)),
+    ],
+)
+def test_a_study_from_end_to_end(name: str, num_runs: int, run_whole: Callable[[str], Done]) -> None:
+    tmp_path, done = run_whole(name)
+    claims = load_study(name).claims
     assert f"{num_runs}/{num_runs}" in done.stderr
-    assert "The gap narrows" in done.stdout
+    assert all(claim.name in done.stdout for claim in claims)
     assert "study.html" in done.stdout
     content = json.loads((tmp_path / "study" / "study.json").read_text())
     assert content == json.loads((tmp_path / "copy.json").read_text())
     assert [run["error"] for run in content["runs"]] == [None] * num_runs
     assert {verdict["outcome"] for verdict in content["verdicts"]} == {"undecided"}  # of one seed
     page = read_page(tmp_path / "study" / "study.html", max_bytes=300_000)
-    assert len(page.find("span", "verdict")) == 3
-    assert "vitrine study data-size --scale tiny" in page.one("footer").text
+    assert len(page.find("span", "verdict")) == len(claims)
+    assert len(page.find("figure", "chart")) == 2
+    assert f"vitrine study {name} --scale tiny" in page.one("footer").text
 
 
 def count_finished(folder: Path) -> int:
@@ -122,7 +156,7 @@ def count_finished(folder: Path) -> int:
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(10, marks=pytest.mark.full)])
 def test_a_killed_study_is_continued_by_the_same_command(
-    num_kills: int, whole: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+    num_kills: int, run_whole: Callable[[str], Done], tmp_path: Path
 ) -> None:
     for _ in range(num_kills):
         before = count_finished(tmp_path)
@@ -135,4 +169,4 @@ def test_a_killed_study_is_continued_by_the_same_command(
         assert not (tmp_path / "study" / "study.json").exists()
     done = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert strip(tmp_path / "study" / "study.json") == strip(whole[0] / "study" / "study.json")
+    assert strip(tmp_path / "study" / "study.json") == strip(run_whole("data-size")[0] / "study" / "study.json")

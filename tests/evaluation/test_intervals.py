@@ -127,6 +127,7 @@ def test_bootstrap_stays_above_zero() -> None:
 def test_draws_at_once_are_those_of_the_bootstrap() -> None:
     values = np.random.default_rng(0).random(40)
     counts = count_draws(40)
+    assert (count_draws(40, 1000)[:, :301] == counts).all()
     found = interval_of_draws(values @ counts / 40, 40)
     expected = bootstrap_interval(lambda column: float(column.mean()), values)
     assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
@@ -134,9 +135,13 @@ def test_draws_at_once_are_those_of_the_bootstrap() -> None:
     assert find_bounds(interval_of_draws(with_gaps, 40)) == pytest.approx(find_bounds(found), abs=0.03)  # half of the draws
 
 
-def test_draws_stay_within_0_and_1() -> None:
-    found = interval_of_draws(np.array([0.5, -3.0, 4.0]), 2)
+def test_draws_stay_within_0_and_1_unless_it_is_not_a_fraction() -> None:
+    draws = np.array([0.5, -3.0, 4.0])
+    found = interval_of_draws(draws, 2)
     assert (found.low, found.high) == (0, 1)
+    half = 1.959963984540054 * np.std(draws[1:], ddof=1)
+    free = interval_of_draws(draws, 2, is_fraction=False)
+    assert find_bounds(free) == pytest.approx((0.5 - half, 0.5 + half))
     for values in ([1.0, 1.0, 1.0], [1.0, np.nan, 0.5], [1.0, np.nan, np.nan]):
         assert interval_of_draws(np.array(values), 5) == Estimate(1.0, None, None)
     assert interval_of_draws(np.array([0.5, 0.1, 0.9]), 1) == Estimate(0.5, None, None)

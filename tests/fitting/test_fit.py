@@ -153,8 +153,8 @@ def test_letterbox_is_chosen_where_proportions_tell_classes_apart(assets: Path, 
             ImageDraw.Draw(image).ellipse(box, fill=tuple(generator.integers(0, 256, 3).tolist()))
             image.save(tmp_path / "ellipses" / name / f"{number}.png")
     model = str(assets / "deit-tiny" / "model.safetensors")
+    config = FitConfig(minutes=0, image_size=224, num_workers=0)  # no larger images are tried
     with pytest.warns(VitrineWarning, match="assuming"):
-        config = FitConfig(minutes=0, image_size=224, num_workers=0)  # no larger images are tried
         result = fit(tmp_path / "ellipses", model, tmp_path / "out", config, show_progress=False)
     assert load_checkpoint(result.out / "model").preprocessing.framing == "letterbox"
 

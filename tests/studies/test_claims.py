@@ -1,6 +1,7 @@
 """Intervals against scipy.stats and closed forms; verdicts on intervals around a threshold."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from vitrine.studies.claims import (
     compute_logit,
     decide,
     judge,
+    ratio_interval,
     student_interval,
 )
 
@@ -41,6 +43,28 @@ def test_pairs_of_seeds_give_the_paired_test(values: list[float]) -> None:
     p_value = stats.ttest_rel(first, second).pvalue
     is_decided = decide(student_interval([*(first - second)]), 0.0) != "undecided"
     assert is_decided == (p_value < 0.05)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=8).filter(lambda values: np.std(np.log(values)) > 1e-3))
+def test_ratios_have_the_interval_of_their_logarithms(ratios: list[float]) -> None:
+    """The reciprocals have the reciprocal interval, so it does not matter which model is divided by which."""
+    estimate = ratio_interval(ratios)
+    expected = stats.ttest_1samp(np.log(ratios), 0).confidence_interval(0.95)
+    assert estimate.value == pytest.approx(stats.gmean(ratios))
+    assert (estimate.low, estimate.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)), rel=1e-9)
+    inverse = ratio_interval([1 / ratio for ratio in ratios])
+    assert inverse.low == pytest.approx(1 / (estimate.high or math.nan))
+
+
+def test_a_claim_in_times_is_judged_on_logarithms() -> None:
+    times = replace(CLAIM, threshold=1.0, unit="times")
+    ratios = [1.1, 1.4, 2.9]
+    verdict = judge(times, ratios)
+    assert verdict.estimate == ratio_interval(ratios)
+    assert verdict.estimate != student_interval(ratios)
+    assert judge(times, [1.4, 1.5, 1.45]).outcome == "holds"
+    assert judge(times, [0.7, 0.75, 0.72]).outcome == "fails"
+    assert judge(times, [1.4]).estimate == Estimate(pytest.approx(1.4), None, None)  # type: ignore[arg-type]
 
 
 def test_one_seed_has_no_interval_and_decides_nothing() -> None:

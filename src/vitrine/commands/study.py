@@ -152,12 +152,15 @@ def format_verdict(verdict: "Verdict") -> "Iterator[tuple[str, ...]]":
         yield (claim.name, verdict.outcome, verdict.reason, "", "")
         return
     seeds = f"{verdict.num_seeds} seed{'' if verdict.num_seeds == 1 else 's'}"
-    yield (claim.name, verdict.outcome, seeds, *format_difference(verdict.estimate, claim.unit))
+    yield (claim.name, verdict.outcome, seeds, *format_estimate(verdict.estimate, claim.unit))
     for check in verdict.checks:
-        yield ("", check.outcome, check.words, *format_difference(check.estimate, check.unit))
+        yield ("", check.outcome, check.words, *format_estimate(check.estimate, check.unit))
 
 
-def format_difference(estimate: "Estimate", unit: "Unit") -> tuple[str, str]:
-    """Return a difference and its interval; without one, an empty cell."""
-    interval = "" if estimate.low is None or estimate.high is None else f"{estimate.low:+.2f} .. {estimate.high:+.2f}"
-    return f"{estimate.value:+.2f} {unit}", interval
+def format_estimate(estimate: "Estimate", unit: "Unit") -> tuple[str, str]:
+    """Return a value and its interval; without one, an empty cell. Ratios have no sign."""
+    style = ".2f" if unit == "times" else "+.2f"
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{estimate.low:{style}} .. {estimate.high:{style}}"
+    return f"{estimate.value:{style}} {unit}", interval

@@ -112,28 +112,30 @@ def bootstrap_interval(compute: Callable[..., float], *columns: np.ndarray, is_s
     return Estimate(value, value - half if is_signed else max(0.0, value - half), value + half)
 
 
-def count_draws(num_images: int) -> np.ndarray:
+def count_draws(num_images: int, num_draws: int = NUM_DRAWS) -> np.ndarray:
     """Return how often each draw of the bootstrap has each image, uint8 (N, 1 + draws); the first column is 1 for all.
 
     For metrics that can be computed of all draws at once.
     """
     generator = np.random.default_rng(0)
-    draws = [generator.integers(num_images, size=num_images) for _ in range(NUM_DRAWS)]
+    draws = [generator.integers(num_images, size=num_images) for _ in range(num_draws)]
     counts = [np.ones(num_images), *(np.bincount(draw, minlength=num_images) for draw in draws)]
     return np.stack([each.astype(np.uint8) for each in counts], axis=1)
 
 
-def interval_of_draws(values: np.ndarray, num_images: int) -> Estimate:
-    """Return a metric in 0..1 with its bootstrap 95 % interval, from its values in the columns of `count_draws`.
+def interval_of_draws(values: np.ndarray, num_images: int, *, is_fraction: bool = True) -> Estimate:
+    """Return a metric with its bootstrap 95 % interval, which stays in 0..1 if it is a fraction.
 
-    Draws in which it is not defined are NaN. The interval is made as in `bootstrap_interval`. A single image gives none, nor
-    does a metric that is the same in all draws, e.g. 1: that says nothing about other images.
+    It is computed from the values of the metric in the columns of `count_draws`. Draws in which it is not defined are NaN. The
+    interval is made as in `bootstrap_interval`. A single image gives none, nor does a metric that is the same in all draws,
+    e.g. 1: that says nothing about other images.
     """
     value, draws = float(values[0]), values[1:][~np.isnan(values[1:])]
     half = DEVIATIONS * float(draws.std(ddof=1)) if len(draws) > 1 else 0.0
     if num_images == 1 or half == 0:
         return Estimate(value, None, None)
-    return Estimate(value, max(0.0, value - half), min(1.0, value + half))
+    low, high = value - half, value + half
+    return Estimate(value, max(0.0, low), min(1.0, high)) if is_fraction else Estimate(value, low, high)
 
 
 def mcnemar_test(first: np.ndarray, second: np.ndarray) -> Paired:

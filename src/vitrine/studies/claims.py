@@ -14,7 +14,8 @@ import numpy as np
 
 from vitrine.evaluation.intervals import Estimate, bootstrap_interval
 
-Unit = Literal["points", "logits"]
+Unit = Literal["points", "logits", "times"]
+"""Accuracies are compared by their difference, in points or logits; amounts, e.g. of compute, by their ratio, in times."""
 Outcome = Literal["holds", "fails", "undecided"]
 CONFIDENCE = 0.95
 SEEDS_TO_DECIDE = 5  # an undecided claim gets so many
@@ -68,7 +69,7 @@ class Verdict:
 
 def judge(claim: Claim, values: Sequence[float], checks: Sequence[Check] = ()) -> Verdict:
     """Return the verdict on a claim from its value for each seed, in the unit of the claim, and from further intervals."""
-    estimate = student_interval(values)
+    estimate = ratio_interval(values) if claim.unit == "times" else student_interval(values)
     outcome = decide(estimate, claim.threshold)
     if any(check.outcome != outcome for check in checks):
         outcome = "undecided"
@@ -96,6 +97,17 @@ def student_interval(values: Sequence[float]) -> Estimate:
         return Estimate(mean, None, None)
     half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half)
+
+
+def ratio_interval(ratios: Sequence[float]) -> Estimate:
+    """Return the geometric mean of ratios over seeds with Student's 95 % interval of their logarithms; one seed gives none."""
+    return exponentiate(student_interval([math.log(ratio) for ratio in ratios]))
+
+
+def exponentiate(estimate: Estimate) -> Estimate:
+    """Return the ratio whose logarithm was estimated."""
+    low, high = (None if end is None else math.exp(end) for end in (estimate.low, estimate.high))
+    return Estimate(math.exp(estimate.value), low, high)
 
 
 def compute_difference(first: float, second: float, num_images: int, unit: Unit) -> float:

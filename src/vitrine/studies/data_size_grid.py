@@ -5,7 +5,7 @@ validation accuracy ("early stopping"); figure 3 chooses weight decay, dropout a
 many steps as the one on all images.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ from vitrine.data.source import Source
 from vitrine.studies.config import Scale
 
 VIT_SMALL, VIT_LARGE, RESNET_EQUAL, HYBRID_EQUAL = "ViT, half width", "ViT", "ResNet", "hybrid"
-JFT, JFT_IMAGES, JFT_CLASSES, JFT_EPOCHS = "jft", 303_000_000, 18_291, 7  # section 4.1 and table 6
+JFT, JFT_IMAGES, JFT_CLASSES = "jft", 303_000_000, 18_291  # section 4.1 and table 6
 REAL_SET = "digits"
 PLAIN = "none"
 
@@ -68,19 +68,13 @@ REGULARISATIONS: dict[str, Regularisation] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """What a scale trains."""
+class BaseGrid:
+    """What all runs of a study at one scale have in common, and the models that it trains."""
 
-    models: tuple[GridModel, ...]
-    compared: tuple[str, str]
-    """Names of the ViT and of the ResNet of equal cost, whose gap the claims are about."""
-    sizes: tuple[int, ...]
-    """Numbers of images, without the last: all images, or fresh ones in every step."""
+    models: Sequence[GridModel]
     seeds: tuple[int, ...]
     batch_size: int = 64
     total_steps: int = 0
-    finetune_steps: int = 0
-    """Steps of fine-tuning on a real set; 0: models are not fine-tuned."""
     num_times: int = 10
     """Evaluations, of which the best is kept."""
     held_out: float = 0.1
@@ -90,13 +84,25 @@ class Grid:
     """Settings of the generated images, without their number and size."""
     remark: str = ""
     """How the settings were chosen, for the page."""
-    searched: tuple[int, ...] = ()
-    """Numbers of images, besides all, that `--search` compares learning rates on."""
 
     @property
     def default_source(self) -> str:
         """The images of a study without `--data`: as many glyphs as the run sees, so that every step has fresh ones."""
         return f"glyphs:{self.glyphs},images={self.total_steps * self.batch_size}@{self.image_size}" if self.glyphs else JFT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(BaseGrid):
+    """What a scale of `data-size` trains."""
+
+    compared: tuple[str, str]
+    """Names of the ViT and of the ResNet of equal cost, whose gap the claims are about."""
+    sizes: tuple[int, ...]
+    """Numbers of images, without the last: all images, or fresh ones in every step."""
+    finetune_steps: int = 0
+    """Steps of fine-tuning on a real set; 0: models are not fine-tuned."""
+    searched: tuple[int, ...] = ()
+    """Numbers of images, besides all, that `--search` compares learning rates on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +251,7 @@ GRIDS: dict[Scale, Grid] = {
 }
 
 
-def find_facts(grid: Grid, data: str | None) -> DataFacts:
+def find_facts(grid: BaseGrid, data: str | None) -> DataFacts:
     """Return what there is to know about the images of a grid, from the data, or from the paper if JFT is not there."""
     try:
         dataset = find_data(data or grid.default_source)

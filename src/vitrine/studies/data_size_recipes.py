@@ -1,4 +1,4 @@
-"""The recipes of the runs of `data-size`. No torch here."""
+"""The recipes of the runs of `data-size`; those on all images are also those of `scaling`. No torch here."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,13 +9,13 @@ from vitrine.models.settings import ModelSettings
 from vitrine.objectives.config import SupervisedConfig
 from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.registry import RECIPES
-from vitrine.studies.data_size_grid import JFT_EPOCHS, PLAIN, REAL_SET, REGULARISATIONS, Cell, DataFacts, Grid, GridModel
+from vitrine.studies.data_size_grid import PLAIN, REAL_SET, REGULARISATIONS, BaseGrid, Cell, DataFacts, Grid, GridModel
 from vitrine.training.config import OptimConfig, ReportConfig
 
 FINETUNE_SUBSET = "10/class"
 
 
-def build_recipe(grid: Grid, facts: DataFacts, cell: Cell) -> Recipe:
+def build_recipe(grid: BaseGrid, facts: DataFacts, cell: Cell) -> Recipe:
     """Build the recipe of one run. Only model, learning rate, regularisation, number of images and seed differ between runs."""
     is_paper = "recipe" in cell.model.settings
     recipe = build_paper_recipe(facts, cell.model) if is_paper else build_small_recipe(grid, facts, cell)
@@ -30,12 +30,12 @@ def build_recipe(grid: Grid, facts: DataFacts, cell: Cell) -> Recipe:
     return replace(recipe, data=replace(recipe.data, **data), evaluation=evaluation, seed=cell.seed)
 
 
-def count_evaluated(grid: Grid, facts: DataFacts, num_images: int) -> int:
+def count_evaluated(grid: BaseGrid, facts: DataFacts, num_images: int) -> int:
     """Return how many images a run evaluates: those that choose its best weights several times, those of the test twice."""
     return grid.num_times * (facts.num_val or round(grid.held_out * num_images)) + 2 * facts.num_test
 
 
-def build_small_recipe(grid: Grid, facts: DataFacts, cell: Cell) -> Recipe:
+def build_small_recipe(grid: BaseGrid, facts: DataFacts, cell: Cell) -> Recipe:
     """Build a recipe that one core trains in minutes."""
     model, chosen = cell.model, REGULARISATIONS[cell.regularisation]
     assert model.learning_rate is not None
@@ -83,5 +83,6 @@ def build_paper_recipe(facts: DataFacts, model: GridModel) -> Recipe:
     """Build the recipe of table 3, as long on every number of images as on all."""
     changes = {name: value for name, value in model.settings.items() if name != "recipe"}
     recipe = with_changes(RECIPES[model.settings["recipe"]](), **({"model": changes} if changes else {}))
-    total_steps = round(JFT_EPOCHS * facts.num_images / recipe.loader.batch_size)
+    assert recipe.epochs is not None
+    total_steps = round(recipe.epochs * facts.num_images / recipe.loader.batch_size)
     return replace(recipe, epochs=None, total_steps=total_steps)

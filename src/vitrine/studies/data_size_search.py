@@ -4,7 +4,7 @@ Learning rates: the highest mean accuracy over some numbers of images, with one 
 from at most four. Learning rates of fine-tuning: on the training digits that are not among the ten of each.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from vitrine.studies.data_size_grid import (
     GRIDS,
     REAL_SET,
     REGULARISATIONS,
+    BaseGrid,
     Cell,
     DataFacts,
     Grid,
@@ -36,7 +37,8 @@ def build_search(scale: Scale, data: str | None) -> SearchPlan:
     """Build what `--search` chooses at a scale."""
     grid = GRIDS[scale]
     facts = find_facts(grid, data)
-    choices = [build_rate_choice(grid, facts, model) for model in grid.models]
+    sizes = [size for size in list_sizes(grid, facts) if size in (*grid.searched, facts.num_images)]
+    choices = [build_rate_choice(grid, facts, model, sizes) for model in grid.models]
     if facts.is_fresh:
         regularised = [model for model in grid.models if model.name in grid.compared]
         choices += [build_regularisation_choice(grid, facts, model, size) for model in regularised for size in grid.sizes]
@@ -61,10 +63,9 @@ def list_first_rates(committed: float) -> tuple[float, ...]:
     return tuple(committed * FACTOR ** (index - NUM_FIRST // 2) for index in range(NUM_FIRST))
 
 
-def build_rate_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Choice:
+def build_rate_choice(grid: BaseGrid, facts: DataFacts, model: GridModel, sizes: Sequence[int]) -> Choice:
     """Build the choice of a model's learning rate, by its mean accuracy on some numbers of images."""
     assert model.learning_rate is not None
-    sizes = [size for size in list_sizes(grid, facts) if size in (*grid.searched, facts.num_images)]
 
     def build(rate: float) -> tuple[StudyRun, ...]:
         changed = replace(model, learning_rate=rate)
@@ -116,7 +117,7 @@ def build_finetune_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Cho
     )
 
 
-def build_trial(grid: Grid, facts: DataFacts, cell: Cell) -> StudyRun:
+def build_trial(grid: BaseGrid, facts: DataFacts, cell: Cell) -> StudyRun:
     """Build a run of the grid that is measured on held-out images alone."""
     recipe = build_recipe(grid, facts, cell)
     recipe = replace(recipe, evaluation=replace(recipe.evaluation, test=False))
@@ -139,20 +140,21 @@ def build_run(folder: str, recipe: Recipe, columns: dict[str, Any], start: str |
 
 def list_tried(grid: Grid, facts: DataFacts) -> tuple[TriedSetting, ...]:
     """Return the settings that were chosen by a search, with all values that it tried."""
-    rate: Callable[[float], str] = "{:g}".format
     tried: list[TriedSetting] = []
     for model in grid.models:
-        kinds = [(name_rate(model), model.learning_rate, model.rates_tried)]
+        tried += describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried)
         if facts.is_fresh:
-            kinds.append((name_finetune_rate(model), model.finetune_rate, model.finetune_rates_tried))
-        tried += [
-            TriedSetting(name=name, chosen=rate(chosen), tried=tuple(map(rate, values)))
-            for name, chosen, values in kinds
-            if values and chosen is not None
-        ]
+            tried += describe_tried_rates(name_finetune_rate(model), model.finetune_rate, model.finetune_rates_tried)
         if model.regularised and facts.is_fresh:
             tried += [
                 TriedSetting(name=name_regularisation(model, size), chosen=name, tried=tuple(REGULARISATIONS))
                 for size, name in zip(grid.sizes, model.regularised, strict=True)
             ]
     return tuple(tried)
+
+
+def describe_tried_rates(name: str, chosen: float | None, values: Sequence[float]) -> list[TriedSetting]:
+    """Return a learning rate with all values that a search tried; nothing if there was no search."""
+    if chosen is None or not values:
+        return []
+    return [TriedSetting(name=name, chosen=f"{chosen:g}", tried=tuple(f"{value:g}" for value in values))]

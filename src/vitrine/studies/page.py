@@ -8,12 +8,12 @@ from vitrine.core.page_images import Chart
 from vitrine.core.page_parts import Commands, Details, Note, Paragraph, Part, Row, Subheading, Table, Unavailable
 from vitrine.recipe import join_command
 from vitrine.studies.claims import SEEDS_TO_DECIDE, Outcome, Verdict
-from vitrine.studies.page_claims import WORDS, Claims, describe_interval, format_signed
+from vitrine.studies.page_claims import WORDS, Claims, describe_interval, format_value
 from vitrine.studies.registry import find_study
 from vitrine.studies.study import Study, StudyResult
 
 FIGURE_HEIGHT = 3.6
-TEXT_COLUMNS = ("model", "images", "regularisation", "start")
+TEXT_COLUMNS = ("model", "family", "images", "regularisation", "start")
 OTHERS = "These verdicts are not the study's own: the rules are the same, and what is measured is not what the claims name."
 
 
@@ -99,7 +99,7 @@ def describe_other(verdict: Verdict) -> tuple[str, str, str]:
     estimate, unit = verdict.estimate, verdict.claim.unit
     if estimate is None:
         return "", "", WORDS[verdict.outcome].lower()
-    return f"{format_signed(estimate.value, unit)} {unit}", describe_interval(estimate, unit), WORDS[verdict.outcome].lower()
+    return f"{format_value(estimate.value, unit)} {unit}", describe_interval(estimate, unit), WORDS[verdict.outcome].lower()
 
 
 def build_paper_section(study: Study, result: StudyResult) -> Section:

@@ -40,6 +40,17 @@ STUDIES: dict[str, StudyEntry] = {
         search_time="not measured yet; --search --dry-run estimates it on this machine",
         home="vitrine.studies.data_size:DATA_SIZE",
     ),
+    "scaling": StudyEntry(
+        question="For the same compute, do ViTs reach further than ResNets?",
+        paper="figure 5 and table 6",
+        times={
+            "tiny": "about 15 s on two cores, too little for a finding",
+            "small": "not measured yet; --dry-run estimates it on this machine",
+            "paper": "16 runs for each seed; --dry-run lists their exaFLOPs",
+        },
+        search_time="not measured yet; --search --dry-run estimates it on this machine",
+        home="vitrine.studies.scaling:SCALING",
+    ),
 }
 
 
