@@ -6,7 +6,6 @@ from at most four. Learning rates of fine-tuning: on the training digits that ar
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from vitrine.studies.config import Scale
 from vitrine.studies.data_size_grid import (

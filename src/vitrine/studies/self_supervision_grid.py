@@ -113,10 +113,10 @@ class Cell:
 
     @property
     def pretrain_folder(self) -> str | None:
-        """Folder of the run that it starts from; None for fresh weights. Only from scratch it depends on the labelled images."""
-        if self.start.recipe and self.start.name == SCRATCH:
-            return f"{self.folder}-before"
-        return None if self.start.name == SCRATCH else f"{self.start.folder}-seed-{self.seed}"
+        """Folder of the run that it starts from; None for fresh weights."""
+        if self.start.name != SCRATCH:
+            return f"{self.start.folder}-seed-{self.seed}"
+        return f"{self.folder}-before" if self.start.recipe else None  # the paper's run learns the same labels, at 224 pixels
 
 
 GRIDS: dict[Scale, Grid] = {

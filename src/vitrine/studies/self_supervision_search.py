@@ -1,8 +1,8 @@
 """How the settings of `self-supervision` are chosen, on held-out images: `vitrine study self-supervision --search`.
 
-Every value is judged by what matters in the end: the mean accuracy over the numbers of labelled images, after fine-tuning with
-one seed, on training images that were held out. The two rates of pre-training have the same values, and so have the three rates of
-fine-tuning, so that no start is searched more closely than another.
+Every value, also of pre-training, is judged by the accuracy after fine-tuning: the mean over the numbers of labelled images,
+with one seed, on training images that were held out. The two rates of pre-training are chosen from the same values, and so are
+the three rates of fine-tuning: no start is searched more closely than another.
 """
 
 from collections.abc import Callable
@@ -131,8 +131,8 @@ def hold_out_others(facts: LabelledFacts, data: DataConfig, num_images: int) -> 
     num_held = min(facts.num_images - num_images, MAX_HELD_OUT)
     if num_held <= 0:
         raise ValueError(
-            f"{facts.source} has {facts.num_images:,} training images; expected more than {num_images:,}, the most to train on, "
-            "to hold some out: use larger data."
+            f"{facts.source} has {facts.num_images:,} training images; expected more than {num_images:,}, the most to train "
+            "on, to hold some out: use larger data."
         )
     total = num_images + num_held
     subset = "all" if total == facts.num_images else str(total)
