@@ -214,6 +214,7 @@ OPTIONS_TESTED: dict[str, str] = {
     "study name": "tests/commands/test_study.py::test_a_study_from_end_to_end",
     "study list": "tests/commands/test_study.py::test_studies_are_listed_with_their_times",
     "study dry_run": "tests/commands/test_study.py::test_the_cost_of_the_paper_s_grid_is_listed",
+    "study search": "tests/commands/test_study.py::test_a_search_tries_settings_on_held_out_images",
     "study json": "tests/commands/test_study.py::test_a_study_from_end_to_end",
     "StudyConfig.scale": "tests/commands/test_study.py::test_the_cost_of_the_paper_s_grid_is_listed",
     "StudyConfig.data": "tests/studies/test_run_study.py::test_own_data_with_a_failing_run",

@@ -115,7 +115,7 @@ UNUSUAL = Recipe(
         precision="bfloat16", compile=True, gradient_checkpointing=True, accumulation_steps=4, sharding="fsdp"
     ),
     saving=SavingConfig(every_minutes=1.5, every_steps=7, keep_last=3),
-    report=ReportConfig(every_steps=3, tensorboard=True),
+    report=ReportConfig(every_steps=3, tensorboard=True, page=False),
     seed=-5,
     device="cpu",
 )
@@ -223,6 +223,7 @@ def test_a_run_may_be_resumed_with_other_values_of_these_fields_only() -> None:
         "machine.precision",
         "machine.sharding",
         "report.every_steps",
+        "report.page",
         "report.tensorboard",
         "saving.every_minutes",
         "saving.every_steps",

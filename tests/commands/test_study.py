@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.pages import read_page
@@ -48,6 +50,33 @@ def test_the_cost_of_the_paper_s_grid_is_listed(
     assert "Times are not estimated" in out
     assert len(json.loads((tmp_path / "cost.json").read_text())) == 48
     assert [path.name for path in tmp_path.iterdir()] == ["cost.json"]
+
+
+def test_a_search_tries_settings_on_held_out_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = GRIDS["tiny"]
+    models = tuple(model for model in grid.models if model.name == grid.compared[0])
+    monkeypatch.setitem(GRIDS, "tiny", replace(grid, models=models, searched=()))
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 255, (90, 14, 14)).astype(np.uint8)
+    labels = np.arange(90) % 3
+    split = {"x_train": images[:60], "y_train": labels[:60], "x_test": images[60:], "y_test": labels[60:]}
+    np.savez("own.npz", allow_pickle=False, **split)
+    assert run("data-size", "--search", "--scale", "tiny", "--data", "own.npz", "--json", "found.json") == 0
+    out = capsys.readouterr().out
+    assert "best" in out
+    assert "committed" in out
+    (choice,) = json.loads(Path("found.json").read_text())["choices"]
+    values = [float(trial["value"]) for trial in choice["trials"]]
+    assert models[0].learning_rate in values
+    assert len(values) >= 3
+    scores = [trial["score"] for trial in choice["trials"]]
+    assert float(choice["best"]) == values[scores.index(max(scores))]
+    (folder,) = Path("studies").iterdir()
+    assert folder.name == "data-size-search-tiny"
+    summaries = [json.loads(path.read_text()) for path in folder.glob("runs/*/summary.json")]
+    assert {summary["test_top1"] for summary in summaries} == {None}
 
 
 WORDS = ("study", "data-size", "--scale", "tiny", "--jobs", "2", "--out", "study", "--json", "copy.json")

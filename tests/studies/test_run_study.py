@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -53,10 +54,12 @@ def run_whole(whole: dict[str, Any]) -> StudyResult:
 def test_a_study_leaves_verdicts_figure_and_page(whole: dict[str, Any]) -> None:
     result = run_whole(whole)
     assert result.interrupted_by is None
-    assert len(result.finished) == 8
+    assert len(result.finished) == 16  # two models, numbers of images and seeds, each fine-tuned too
     assert [verdict.claim for verdict in result.verdicts] == [*data_size.DATA_SIZE.claims]
     assert strip(result) == strip(result.out)
-    assert all(0 <= outcome.reading["few_shot"] <= 1 for outcome in result.finished if outcome.reading is not None)
+    readings = [outcome.reading for outcome in result.finished if outcome.run.start is None and outcome.reading is not None]
+    assert len(readings) == 8
+    assert all(0 <= reading["few_shot"] <= 1 for reading in readings)
     assert (result.out / "study.png").read_bytes()[:4] == b"\x89PNG"
     page = read_page(result.out / "study.html", max_bytes=300_000)
     assert len(page.find("div", "claim")) == 3
@@ -68,6 +71,16 @@ def test_finished_runs_are_only_read_in_any_order_of_seeds(whole: dict[str, Any]
     times = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
     again = run_study.run_study("data-size", replace(result.config, seeds=(1, 0), jobs=1))
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == times
+    assert strip(again) == strip(result)
+
+
+def test_a_study_that_was_moved_is_only_read(whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is given by a relative path too."""
+    result = run_whole(whole)
+    shutil.copytree(result.out, tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    again = run_study.run_study("data-size", replace(result.config, out=Path("moved")))
+    assert again.failures == []
     assert strip(again) == strip(result)
 
 

@@ -130,7 +130,7 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     """Begin, resume or read one run, and measure it once if it is finished."""
     folder, recipe = out / run.folder, run.recipe
     if run.start is not None:
-        recipe = with_changes(recipe, model={"checkpoint": str(RunFolder(out / run.start).model)})
+        recipe = with_changes(recipe, model={"checkpoint": find_start(RunFolder(folder), RunFolder(out / run.start))})
     summary = run_recipe(recipe, folder, run.title, run.dataset, run.checkpoint)
     if read is None or not summary.is_finished:
         return RunOutcome(run, summary)
@@ -138,6 +138,17 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     if not path.is_file():
         write_json(path, read(run, folder, summary))
     return RunOutcome(run, summary, read_json(path))
+
+
+def find_start(folder: RunFolder, start: RunFolder) -> str:
+    """Return the path of the model that a run starts from.
+
+    A finished run is only read, so it keeps the path that it had: since then its table may have been moved.
+    """
+    path = start.model.absolute()
+    recorded = folder.read_recipe().model.checkpoint if folder.summary.is_file() else None
+    is_same = recorded is not None and Path(recorded).parts[-2:] == path.parts[-2:]
+    return recorded if is_same and recorded is not None else str(path)
 
 
 def is_done(run: StudyRun, out: Path) -> bool:

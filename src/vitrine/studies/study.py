@@ -147,12 +147,13 @@ class StudyResult:
 
 
 def outcome_to_json(outcome: RunOutcome) -> dict[str, Any]:
-    """Return a run as in study.json."""
+    """Return a run as in study.json. The model that it starts from is named by its run: paths differ between machines."""
+    start = {} if outcome.run.start is None else {"model": outcome.run.start}
     return {
         "label": outcome.run.label,
         "folder": outcome.run.folder,
         **outcome.run.columns,
-        "summary": None if outcome.summary is None else vars(outcome.summary),
+        "summary": None if outcome.summary is None else {**vars(outcome.summary), **start},
         "reading": outcome.reading,
         "error": None if outcome.error is None else str(outcome.error),
     }
