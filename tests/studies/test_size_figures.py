@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from vitrine.studies.size_figures import Curve, compute_means, describe_means, draw_accuracies, format_gap, format_mean
+from vitrine.studies.size_figures import (
+    Curve,
+    choose_floor,
+    compute_means,
+    describe_means,
+    draw_accuracies,
+    format_gap,
+    format_mean,
+)
 
 
 def read(accuracy: float) -> dict[str, Any]:
@@ -37,3 +45,14 @@ def test_a_curve_has_a_dot_for_each_run_and_a_line_through_the_means() -> None:
     assert {text.get_text(): text.get_color() for text in panel.texts} == {"ViT": "#445566", "ResNet": "#778899"}
     assert (panel.get_xscale(), panel.get_xlabel()) == ("log", "labelled images (log scale)")
     assert [label.get_text() for label in panel.get_xticklabels()] == ["twenty", "all"]
+
+
+@pytest.mark.parametrize(("lowest", "floor"), [(0.0, 0), (0.24, 0), (0.3, 25), (0.76, 75), (1.0, 75)])
+def test_the_axis_starts_below_all_runs(lowest: float, floor: int) -> None:
+    readings = {("ViT", 20, 0): read(1.0), ("ViT", 20, 1): read(lowest)}
+    assert choose_floor(readings) == floor
+    figure = Figure()
+    draw_accuracies(figure, [Curve(name="ViT", colour="#112233")], readings, 10.0, {20: "20"}, "images", floor)
+    (panel,) = figure.axes
+    assert panel.get_ylim() == (floor, 100)
+    assert len(panel.get_lines()) == (3 if floor == 0 else 2)  # guessing is drawn where it is seen

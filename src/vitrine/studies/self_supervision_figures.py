@@ -9,6 +9,7 @@ from vitrine.studies.self_supervision_grid import LABELS, MASKED, STARTS
 from vitrine.studies.self_supervision_grid import SCRATCH as FROM_SCRATCH
 from vitrine.studies.size_figures import (
     Curve,
+    choose_floor,
     describe_means,
     draw_accuracies,
     format_gap,
@@ -29,13 +30,15 @@ CURVES = (
 def describe_starts(plan: StudyPlan, outcomes: Sequence[RunOutcome], readings: Readings) -> StudyFigure:
     """Return the figure of all starts, with means and differences as a table."""
     amounts = list_amounts([each for each in outcomes if each.run.columns["kind"] == "fine-tuning"])
+    guessing, floor = 100 / plan.num_classes, choose_floor(readings)
+    line = "The thin dotted line is guessing." if guessing >= floor else f"The axis starts at {floor} %."
     return StudyFigure(
-        draw=lambda figure: draw_accuracies(figure, CURVES, readings, 100 / plan.num_classes, amounts, "labelled images"),
+        draw=lambda figure: draw_accuracies(figure, CURVES, readings, guessing, amounts, "labelled images", floor),
         alt=f"Accuracy on test images. {describe_means(readings, STARTS)}, at {', '.join(amounts.values())} labelled images.",
         look="Look at how far the line of masked patches lies above that from scratch, and below that of labels.",
         caption=(
             "Each dot is one fine-tuned model on test images; lines join the means over seeds. Hollow: fresh weights; filled: "
-            "pre-trained, by masked patches (solid) or by labels (dashed). The thin dotted line is guessing."
+            f"pre-trained, by masked patches (solid) or by labels (dashed). {line}"
         ),
         columns=("labelled images", *(f"{name}, %" for name in STARTS), "masked minus scratch", "labels minus masked"),
         rows=tuple(format_size(readings, size, amount) for size, amount in amounts.items()),

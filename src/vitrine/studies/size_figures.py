@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Points = list[tuple[int, float]]
 """Values by number of images."""
+QUARTER = 25  # of the axis of accuracies, in percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +72,25 @@ def list_amounts(outcomes: Sequence[RunOutcome]) -> dict[int, str]:
     return dict(sorted({each.run.columns["num_images"]: each.run.columns["amount"] for each in outcomes}.items()))
 
 
+def choose_floor(readings: Readings) -> int:
+    """Return the quarter of the axis of accuracies, in percent, that it may start at: no run lies below."""
+    lowest = min((reading["accuracy"] for reading in readings.values()), default=0.0)
+    return QUARTER * min(int(100 * lowest / QUARTER), 3)
+
+
 def draw_accuracies(
-    figure: "Figure", curves: Sequence[Curve], readings: Readings, guessing: float, amounts: dict[int, str], axis: str
+    figure: "Figure",
+    curves: Sequence[Curve],
+    readings: Readings,
+    guessing: float,
+    amounts: dict[int, str],
+    axis: str,
+    floor: int = 0,
 ) -> None:
-    """Draw every run as a dot, and the means of each curve as a line with its name at the end; guessing is in percent."""
+    """Draw every run as a dot, and the means of each curve as a line with its name at the end.
+
+    Guessing, and the floor that the axis starts at, are in percent; below the floor there is no line of guessing.
+    """
     panel, ends = figure.add_subplot(), []
     for curve in curves:
         means = compute_means(readings, curve.name)
@@ -85,10 +101,12 @@ def draw_accuracies(
         panel.plot(sizes, accuracies, color=curve.colour, linewidth=curve.line_width, linestyle=curve.line_style)
         ends.append((accuracies[-1], curve.name, curve.label_colour or curve.colour))
         draw_dots(panel, curve, readings)
-    panel.axhline(guessing, color=INK_2, linewidth=0.8, linestyle=":")
+    if guessing >= floor:
+        panel.axhline(guessing, color=INK_2, linewidth=0.8, linestyle=":")
     panel.set_title("Accuracy on test images")
-    panel.set_ylim(0, 100)
-    panel.set_yticks(range(0, 101, 25), ["0", "25", "50", "75", f"100{THIN_SPACE}%"])
+    panel.set_ylim(floor, 100)
+    ticks = range(floor, 101, QUARTER)
+    panel.set_yticks(ticks, [f"{tick}{THIN_SPACE}%" if tick == 100 else str(tick) for tick in ticks])
     set_sizes(panel, amounts, axis)
     label_ends(panel, ends)
 
