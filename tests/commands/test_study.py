@@ -47,7 +47,7 @@ def test_mistakes_cost_a_sentence(arguments: tuple[str, ...], word: str, capsys:
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("name", "num_runs"), [("data-size", 48), ("scaling", 32)])
+@pytest.mark.parametrize(("name", "num_runs"), [("data-size", 48), ("scaling", 32), ("self-supervision", 28)])
 def test_the_cost_of_the_paper_s_grid_is_listed(
     name: str, num_runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +148,20 @@ def test_a_study_from_end_to_end(name: str, num_runs: int, run_whole: Callable[[
     assert len(page.find("span", "verdict")) == len(claims)
     assert len(page.find("figure", "chart")) == 2
     assert f"vitrine study {name} --scale tiny" in page.one("footer").text
+
+
+def test_masked_patches_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pre-training and fine-tuning from each start, in child processes, up to the page."""
+    monkeypatch.chdir(tmp_path)
+    assert run("self-supervision", "--scale", "tiny", "--out", "study") == 0
+    content = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert [each["error"] for each in content["runs"]] == [None] * 11
+    assert [(verdict["outcome"], verdict["num_seeds"]) for verdict in content["verdicts"]] == [("undecided", 1)] * 2
+    recipe = json.loads((tmp_path / "study" / "runs" / "masked-patches-50-seed-0" / "recipe.json").read_text())
+    assert Path(recipe["model"]["checkpoint"]).parent.name == "masked-patches-seed-0"
+    page = read_page(tmp_path / "study" / "study.html", max_bytes=300_000)
+    assert len(page.find("span", "verdict")) == 2
+    assert (tmp_path / "study" / "study.png").stat().st_size > 0
 
 
 def count_finished(folder: Path) -> int:

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from vitrine.studies.answers import Pair, Reading, judge_change, judge_gap, leave_open, pack_hits, unpack_hits
+from vitrine.studies.answers import (
+    Pair,
+    Reading,
+    build_pair,
+    judge_change,
+    judge_gap,
+    judge_mean,
+    leave_open,
+    pack_hits,
+    unpack_hits,
+)
 from vitrine.studies.claims import Claim, compute_difference
 
 CLAIM = Claim(name="more", sentence="More is better.", measured="The gap", threshold=0.0, unit="points")
@@ -63,6 +73,33 @@ def test_a_change_counts_in_points_in_logits_and_over_images() -> None:
     assert logits.estimate.value == pytest.approx(expected)
     assert images.estimate.value == pytest.approx(25)
     assert verdict.outcome == "holds"
+
+
+def test_a_mean_gap_counts_in_points_in_logits_and_over_images() -> None:
+    pairs = [make_pair(0.5, 0.4), make_pair(0.9, 0.6)]
+    verdict = judge_mean(CLAIM, pairs, "mean of two")
+    assert verdict.estimate is not None
+    assert verdict.estimate.value == pytest.approx(20)
+    logits, images = verdict.checks
+    assert logits.estimate.value == pytest.approx(np.mean([pair.list_gaps("logits") for pair in pairs]))
+    assert images.estimate.value == pytest.approx(20)
+    assert verdict.outcome == "holds"
+
+
+def test_pairs_are_of_seeds_that_have_all_numbers_of_images() -> None:
+    readings = {
+        (name, size, seed): {"accuracy": seed / 10, "num_images": size}
+        for name in ("a", "b")
+        for size in (20, 50)
+        for seed in (0, 1)
+        if (name, size, seed) != ("b", 50, 0)
+    }
+    pair = build_pair(readings, ("a", "b"), [20, 50], 50)
+    assert pair == Pair([readings["a", 50, 1]], [readings["b", 50, 1]])
+    first = build_pair(readings, ("a", "b"), [20])
+    assert first is not None
+    assert len(first.first) == 2
+    assert build_pair(readings, ("a", "c"), [20]) is None
 
 
 def test_a_claim_without_runs_is_open() -> None:

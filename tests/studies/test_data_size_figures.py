@@ -1,22 +1,10 @@
-"""Figures of data-size: the means that are drawn."""
+"""Figures of data-size: the table and the gaps that are drawn."""
 
-from typing import Any
-
-import pytest
 from matplotlib.figure import Figure
 
-from vitrine.studies.data_size_figures import compute_means, draw_gaps, format_size
+from vitrine.studies.data_size_figures import draw_gaps, format_size
 from vitrine.studies.data_size_grid import GRIDS
 from vitrine.studies.data_size_readings import MAIN
-
-
-def test_means_are_over_seeds_in_the_order_of_the_numbers_of_images() -> None:
-    def read(accuracy: float) -> dict[str, Any]:
-        return {"accuracy": accuracy, "num_images": 10}
-
-    readings = {("ViT", 400, 0): read(0.9), ("ViT", 20, 0): read(0.2), ("ViT", 20, 1): read(0.4), ("ResNet", 20, 0): read(0.8)}
-    model = next(model for model in GRIDS["tiny"].models if model.name == "ViT")
-    assert compute_means(readings, model) == [(20, pytest.approx(0.3)), (400, 0.9)]
 
 
 def test_the_table_has_means_spread_and_gap() -> None:

@@ -9,7 +9,7 @@ from tests.studies.test_data_size_grid import write_data
 from vitrine.data.open_data import open_train_data
 from vitrine.field_effects import resolve_unused
 from vitrine.studies.data_size_grid import GRIDS, PLAIN, REGULARISATIONS, find_facts
-from vitrine.studies.data_size_search import build_search, list_first_rates, list_tried
+from vitrine.studies.data_size_search import build_search, list_tried
 
 
 @pytest.mark.parametrize("scale", ["tiny", "small"])
@@ -54,10 +54,6 @@ def test_fine_tuning_is_chosen_on_digits_that_the_study_does_not_train_on() -> N
 def test_own_data_has_learning_rates_alone(tmp_path: Path) -> None:
     data = write_data(tmp_path / "own.npz", ("train", "test"))
     assert len(build_search("tiny", data).choices) == len(GRIDS["tiny"].models)
-
-
-def test_first_rates_surround_the_committed_one() -> None:
-    assert list_first_rates(4e-3) == pytest.approx((2e-3, 4e-3, 8e-3))
 
 
 def test_what_was_tried_is_listed() -> None:

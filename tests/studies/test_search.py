@@ -2,13 +2,14 @@
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vitrine.recipe import Recipe
 from vitrine.studies.runner import RunOutcome, RunTable, StudyRun
-from vitrine.studies.search import MAX_VALUES, Choice, SearchResult, list_first_runs, search
+from vitrine.studies.search import MAX_VALUES, Choice, SearchResult, list_first_rates, list_first_runs, search
 
 
 def build_run(folder: str) -> StudyRun:
@@ -40,6 +41,36 @@ def test_values_are_tried_until_the_best_lies_between_others(optimum: float, tri
     assert [trial.value for trial in found.trials] == tried
     assert sorted(map(float, made)) == tried  # each run is made once
     assert len(table.outcomes) == len(tried)
+
+
+def test_choices_of_a_family_try_the_same_values() -> None:
+    """The best of one is 8, of the other 1: both try all values that either needs."""
+
+    def make(runs: Sequence[StudyRun]) -> RunTable:
+        scores = [-abs(float(run.folder[1:]) - (8 if run.folder[0] == "a" else 1)) for run in runs]
+        return RunTable([RunOutcome(run, None, {"accuracy": score}) for run, score in zip(runs, scores, strict=True)])
+
+    choices = [
+        replace(make_choice(), name=name, family="rates", build=lambda value, name=name: (build_run(f"{name}{value:g}"),))
+        for name in ("a", "b")
+    ]
+    found, _ = search(choices, make)
+    assert [each.best for each in found] == [8, 1]
+    assert [[trial.value for trial in each.trials] for each in found] == [[0.5, 1, 2, 4, 8, 16]] * 2
+
+
+def test_runs_that_others_start_from_do_not_count() -> None:
+    def build(value: float) -> tuple[StudyRun, ...]:
+        return build_run(f"{100 * value}"), replace(build_run(f"{value:g}"), start=f"{100 * value}")
+
+    choice = replace(make_choice(factor=None), build=build)
+    (found,), _ = search([choice], make_runs(lambda value: value, []))
+    assert [trial.accuracies for trial in found.trials] == [(1,), (2,), (4,)]
+
+
+def test_first_rates_surround_the_committed_ones() -> None:
+    assert list_first_rates(4e-3) == pytest.approx((2e-3, 4e-3, 8e-3))
+    assert list_first_rates(4e-3, 1e-3, 2e-3) == pytest.approx((5e-4, 1e-3, 2e-3, 4e-3, 8e-3))
 
 
 def test_a_search_ends_where_nothing_is_ever_best() -> None:

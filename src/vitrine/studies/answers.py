@@ -4,7 +4,7 @@ Models that are compared have the same seeds and the same test images, so both a
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from vitrine.data.open_data import choose_test_split, find_data
 from vitrine.evaluation.predictor import Predictor
 from vitrine.run.folder import RunFolder
 from vitrine.studies.claims import Check, Claim, Unit, Verdict, bootstrap_images, compute_difference, judge, student_interval
-from vitrine.studies.runner import StudyRun
+from vitrine.studies.runner import RunOutcome, StudyRun
 
 Reading = dict[str, Any]
 """Accuracy of a run, number of test images, and, unless it is a mean of several classifiers, which of them are right."""
+Readings = dict[tuple[str, int, int], Reading]
+"""Readings by what is compared (e.g. the model), number of images and seed."""
 
 
 def read_answers(run: StudyRun, folder: Path) -> Reading:
@@ -39,6 +41,22 @@ def unpack_hits(reading: Reading) -> np.ndarray:
     """Return which images were classified correctly, bool (N)."""
     packed = np.frombuffer(base64.b64decode(reading["hits"]), dtype=np.uint8)
     return np.unpackbits(packed, count=reading["num_images"]).astype(bool)
+
+
+def collect_readings(
+    outcomes: Sequence[RunOutcome], compared: str, pick: Callable[[Mapping[str, Any], Reading], Reading | None]
+) -> Readings:
+    """Return what `pick` takes from columns and reading of each finished run, None for runs that do not count.
+
+    `compared` is the column of what is compared, e.g. the model.
+    """
+    found: Readings = {}
+    for outcome in outcomes:
+        columns = outcome.run.columns
+        picked = pick(columns, outcome.reading) if outcome.is_finished and outcome.reading is not None else None
+        if picked is not None:
+            found[columns[compared], columns["num_images"], columns["seed"]] = picked
+    return found
 
 
 @dataclass(frozen=True)
@@ -69,39 +87,63 @@ class Pair:
         return first, second
 
 
+def build_pair(readings: Readings, compared: tuple[str, str], sizes: Sequence[int], size: int | None = None) -> Pair | None:
+    """Return the readings of both models on a number of images (default: the first), with seeds that have all of `sizes`."""
+    seeds = sorted({seed for _, _, seed in readings})
+    whole = [seed for seed in seeds if all((model, each, seed) in readings for model in compared for each in sizes)]
+    first, second = ([readings[model, size or sizes[0], seed] for seed in whole] for model in compared)
+    return Pair(first, second) if whole else None
+
+
 def judge_gap(claim: Claim, pair: Pair) -> Verdict:
     """Return the verdict on the gap of a pair, in points over seeds and over test images."""
-    checks = [check_images(claim, pair.num_images, compute_gap, *pair.stack_hits())] if pair.has_hits else []
+    checks = [check_images(claim, [(1.0, pair)])] if pair.has_hits else []
     return judge(claim, pair.list_gaps("points"), checks)
 
 
 def judge_change(claim: Claim, before: Pair, after: Pair, words: str) -> Verdict:
     """Return the verdict on the gap of a pair minus that of another, in points and in logits: points mislead near 100 %."""
-    points, logits = (
-        [late - early for early, late in zip(before.list_gaps(unit), after.list_gaps(unit), strict=True)]
-        for unit in ("points", "logits")
-    )
+    return judge_sum(claim, [(1.0, after), (-1.0, before)], words)
+
+
+def judge_mean(claim: Claim, pairs: Sequence[Pair], words: str) -> Verdict:
+    """Return the verdict on the mean gap of pairs that have the same seeds, in points and in logits."""
+    return judge_sum(claim, [(1 / len(pairs), pair) for pair in pairs], words)
+
+
+def judge_sum(claim: Claim, terms: Sequence[tuple[float, Pair]], words: str) -> Verdict:
+    """Return the verdict on a weighted sum of the gaps of pairs, which have the same seeds and the same test images."""
+    points, logits = (sum_gaps(terms, unit) for unit in ("points", "logits"))
     in_logits = Check(words=f"in logits, {words}", estimate=student_interval(logits), threshold=claim.threshold, unit="logits")
     checks = [in_logits]
-    if before.has_hits and after.has_hits:
-        checks.append(check_images(claim, after.num_images, compute_change, *after.stack_hits(), *before.stack_hits()))
+    if all(pair.has_hits for _, pair in terms):
+        checks.append(check_images(claim, terms))
     return judge(claim, points, checks)
 
 
-def check_images(claim: Claim, num_images: int, compute: Any, *hits: np.ndarray) -> Check:
-    """Return the interval of a claim over test images."""
-    words, estimate = f"over {num_images:,} test images", bootstrap_images(compute, *hits)
+def sum_gaps(terms: Sequence[tuple[float, Pair]], unit: Unit) -> list[float]:
+    """Return the weighted sum of the gaps of pairs, for each seed."""
+    weights = [weight for weight, _ in terms]
+    by_seed = zip(*(pair.list_gaps(unit) for _, pair in terms), strict=True)
+    return [sum(weight * gap for weight, gap in zip(weights, gaps, strict=True)) for gaps in by_seed]
+
+
+def check_images(claim: Claim, terms: Sequence[tuple[float, Pair]]) -> Check:
+    """Return the interval of a weighted sum of gaps over test images."""
+    weights = [weight for weight, _ in terms]
+
+    def compute(*hits: np.ndarray) -> float:
+        gaps = [compute_gap(first, second) for first, second in zip(hits[::2], hits[1::2], strict=True)]
+        return sum(weight * gap for weight, gap in zip(weights, gaps, strict=True))
+
+    estimate = bootstrap_images(compute, *(hits for _, pair in terms for hits in pair.stack_hits()))
+    words = f"over {terms[0][1].num_images:,} test images"
     return Check(words=words, estimate=estimate, threshold=claim.threshold, unit="points")
 
 
 def compute_gap(first: np.ndarray, second: np.ndarray) -> float:
     """Return the difference of accuracies in points from right answers, bool (N, seeds)."""
     return 100 * (float(first.mean()) - float(second.mean()))
-
-
-def compute_change(first: np.ndarray, second: np.ndarray, first_before: np.ndarray, second_before: np.ndarray) -> float:
-    """Return the gap of a pair minus that of another."""
-    return compute_gap(first, second) - compute_gap(first_before, second_before)
 
 
 def leave_open(claim: Claim, reason: str) -> Verdict:

@@ -17,7 +17,7 @@ class StudyConfig:
     scale: Scale = "small"
     """Seconds on two cores, too little for a finding (tiny); what fits two cores, as --list says (small); the paper's grid."""
     data: str | None = None
-    """Images to train on, with a split test or val (default: generated glyphs; at scale paper the folder jft)."""
+    """Images to train on, with a split test or val (default: those of the study, e.g. generated glyphs)."""
     seeds: tuple[int, ...] = ()
     """Train once with each of these seeds (default: 0 1 2, at scales tiny and paper 0)."""
     jobs: int = 1

@@ -15,7 +15,7 @@ import numpy as np
 from vitrine.evaluation.few_shot import few_shot
 from vitrine.models.cost import compute_cost
 from vitrine.run.folder import RunFolder, RunSummary
-from vitrine.studies.answers import Pair, Reading, judge_change, judge_gap, leave_open, read_answers
+from vitrine.studies.answers import Reading, Readings, build_pair, judge_change, judge_gap, leave_open, read_answers
 from vitrine.studies.claims import Claim, Verdict
 from vitrine.studies.config import Scale
 from vitrine.studies.data_size_figures import describe_accuracies, describe_gaps
@@ -29,7 +29,7 @@ from vitrine.studies.data_size_grid import (
     find_facts,
     list_cells,
 )
-from vitrine.studies.data_size_readings import MAIN, Measure, Readings, collect, list_measures
+from vitrine.studies.data_size_readings import MAIN, Measure, collect, list_measures
 from vitrine.studies.data_size_recipes import build_finetune_recipe, build_recipe, count_evaluated
 from vitrine.studies.data_size_search import build_search, list_tried
 from vitrine.studies.runner import RunOutcome, StudyRun
@@ -161,14 +161,6 @@ def judge_measure(plan: StudyPlan, outcomes: Sequence[RunOutcome], measure: Meas
         return [leave_open(NARROWS, "No seed has all runs of ViT and ResNet."), *verdicts]
     words = f"from {first:,} to {sizes[-1]:,} images"
     return [judge_change(NARROWS, before, after, words), *verdicts]
-
-
-def build_pair(readings: Readings, compared: tuple[str, str], sizes: Sequence[int], size: int | None = None) -> Pair | None:
-    """Return the readings of both models on a number of images (default: the first), with seeds that have all of `sizes`."""
-    seeds = sorted({seed for _, _, seed in readings})
-    whole = [seed for seed in seeds if all((model, each, seed) in readings for model in compared for each in sizes)]
-    first, second = ([readings[model, size or sizes[0], seed] for seed in whole] for model in compared)
-    return Pair(first, second) if whole else None
 
 
 def find_first_size(readings: Readings, compared: tuple[str, str], sizes: Sequence[int], guessing: float) -> int | None:

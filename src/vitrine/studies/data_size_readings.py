@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitrine.studies.answers import Reading
+from vitrine.studies.answers import Reading, Readings, collect_readings
 from vitrine.studies.data_size_grid import PLAIN, REAL_SET
 from vitrine.studies.runner import RunOutcome
 from vitrine.studies.study import StudyPlan
 
-Readings = dict[tuple[str, int, int], Reading]
-"""Readings by model, number of images and seed."""
 REAL_CLASSES = 10
 
 
@@ -71,10 +69,4 @@ def list_measures(plan: StudyPlan, outcomes: Sequence[RunOutcome]) -> list[Measu
 
 def collect(outcomes: Sequence[RunOutcome], measure: Measure) -> Readings:
     """Return the readings of all finished runs in one way."""
-    found: Readings = {}
-    for outcome in outcomes:
-        columns = outcome.run.columns
-        picked = measure.pick(columns, outcome.reading) if outcome.is_finished and outcome.reading is not None else None
-        if picked is not None:
-            found[columns["model"], columns["num_images"], columns["seed"]] = picked
-    return found
+    return collect_readings(outcomes, "model", measure.pick)

@@ -60,17 +60,23 @@ def build_optim(learning_rate: float, total_steps: int, weight_decay: float) -> 
 
 def build_finetune_recipe(grid: Grid, cell: Cell) -> Recipe:
     """Build the recipe that fine-tunes the model of a run on ten of each handwritten digit, at its own resolution."""
-    model = cell.model
+    model = ModelSettings(checkpoint=cell.folder)  # the model of that run, when it is made
+    data = DataConfig(source=REAL_SET, subset=FINETUNE_SUBSET, subset_seed=cell.seed, in_memory=True)
+    return build_labelled_recipe(model, data, cell.model.finetune_rate, grid.finetune_steps, cell.seed)
+
+
+def build_labelled_recipe(model: ModelSettings, data: DataConfig, learning_rate: float, total_steps: int, seed: int) -> Recipe:
+    """Build the recipe that trains a model on few labelled images, in minutes on one core."""
     return Recipe(
-        model=ModelSettings(checkpoint=cell.folder),  # the model of that run, when it is made
-        data=DataConfig(source=REAL_SET, subset=FINETUNE_SUBSET, subset_seed=cell.seed, in_memory=True),
+        model=model,
+        data=data,
         loader=LoaderConfig(batch_size=32, num_workers=0),
         augment=AugmentConfig(crop="pad", padding=2, flip=False),
-        optim=build_optim(model.finetune_rate, grid.finetune_steps, REGULARISATIONS[PLAIN].weight_decay),
-        total_steps=grid.finetune_steps,
-        evaluation=EvaluationConfig(num_times=0),  # ten of each leave none to choose the best weights on: the last are used
-        report=build_report_config(grid.finetune_steps),
-        seed=cell.seed,
+        optim=build_optim(learning_rate, total_steps, REGULARISATIONS[PLAIN].weight_decay),
+        total_steps=total_steps,
+        evaluation=EvaluationConfig(num_times=0),  # few images leave none to choose the best weights on: the last are used
+        report=build_report_config(total_steps),
+        seed=seed,
     )
 
 

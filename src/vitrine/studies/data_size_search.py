@@ -6,9 +6,7 @@ from at most four. Learning rates of fine-tuning: on the training digits that ar
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from vitrine.recipe import Recipe
 from vitrine.studies.config import Scale
 from vitrine.studies.data_size_grid import (
     GRIDS,
@@ -25,11 +23,9 @@ from vitrine.studies.data_size_grid import (
 )
 from vitrine.studies.data_size_recipes import build_finetune_recipe, build_recipe, count_evaluated
 from vitrine.studies.runner import StudyRun
-from vitrine.studies.search import Choice
+from vitrine.studies.search import FACTOR, Choice, build_trial, list_first_rates, measure_once
 from vitrine.studies.study import SearchPlan, TriedSetting
 
-FACTOR = 2.0  # of neighbouring learning rates
-NUM_FIRST = 3  # values that are tried in any case
 HELD_OUT_DIGITS = 0.93  # of the training digits: seven in a hundred are as many as the study fine-tunes on
 
 
@@ -58,18 +54,13 @@ def name_finetune_rate(model: GridModel) -> str:
     return f"learning rate of {model.name} on {REAL_SET}"
 
 
-def list_first_rates(committed: float) -> tuple[float, ...]:
-    """Return the learning rates to try first: the committed one in the middle, in steps of the factor."""
-    return tuple(committed * FACTOR ** (index - NUM_FIRST // 2) for index in range(NUM_FIRST))
-
-
 def build_rate_choice(grid: BaseGrid, facts: DataFacts, model: GridModel, sizes: Sequence[int]) -> Choice:
     """Build the choice of a model's learning rate, by its mean accuracy on some numbers of images."""
     assert model.learning_rate is not None
 
     def build(rate: float) -> tuple[StudyRun, ...]:
         changed = replace(model, learning_rate=rate)
-        return tuple(build_trial(grid, facts, Cell(model=changed, num_images=size, seed=0)) for size in sizes)
+        return tuple(build_cell_trial(grid, facts, Cell(model=changed, num_images=size, seed=0)) for size in sizes)
 
     return Choice(
         name=name_rate(model),
@@ -84,7 +75,7 @@ def build_regularisation_choice(grid: Grid, facts: DataFacts, model: GridModel, 
     """Build the choice of a model's regularisation on one number of images."""
 
     def build(name: str) -> tuple[StudyRun, ...]:
-        return (build_trial(grid, facts, Cell(model=model, num_images=num_images, seed=0, regularisation=name)),)
+        return (build_cell_trial(grid, facts, Cell(model=model, num_images=num_images, seed=0, regularisation=name)),)
 
     return Choice(
         name=name_regularisation(model, num_images),
@@ -98,14 +89,14 @@ def build_regularisation_choice(grid: Grid, facts: DataFacts, model: GridModel, 
 def build_finetune_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Choice:
     """Build the choice of a model's learning rate of fine-tuning, after pre-training on the second largest number of images."""
     cell = Cell(model=model, num_images=grid.sizes[-1], seed=0)
-    first = build_trial(grid, facts, cell)
+    first = build_cell_trial(grid, facts, cell)
 
     def build(rate: float) -> tuple[StudyRun, ...]:
         recipe = build_finetune_recipe(grid, replace(cell, model=replace(model, finetune_rate=rate)))
         data = replace(recipe.data, subset="all", held_out=HELD_OUT_DIGITS)
         recipe = replace(recipe, model=replace(recipe.model, checkpoint=first.folder), data=data)
         columns = {**first.columns, "num_evaluated": 0}
-        return (build_run(f"{first.folder}-on-{REAL_SET}-lr-{rate:g}", measure_once(recipe), columns, first.folder),)
+        return (build_trial(f"{first.folder}-on-{REAL_SET}-lr-{rate:g}", measure_once(recipe), columns, first.folder),)
 
     return Choice(
         name=name_finetune_rate(model),
@@ -117,7 +108,7 @@ def build_finetune_choice(grid: Grid, facts: DataFacts, model: GridModel) -> Cho
     )
 
 
-def build_trial(grid: BaseGrid, facts: DataFacts, cell: Cell) -> StudyRun:
+def build_cell_trial(grid: BaseGrid, facts: DataFacts, cell: Cell) -> StudyRun:
     """Build a run of the grid that is measured on held-out images alone."""
     recipe = build_recipe(grid, facts, cell)
     recipe = replace(recipe, evaluation=replace(recipe.evaluation, test=False))
@@ -125,17 +116,7 @@ def build_trial(grid: BaseGrid, facts: DataFacts, cell: Cell) -> StudyRun:
         "model": cell.model.name,
         "num_evaluated": count_evaluated(grid, replace(facts, num_test=0), cell.num_images),
     }
-    return build_run(f"{cell.folder}-lr-{recipe.optim.learning_rate:g}", recipe, columns)
-
-
-def measure_once(recipe: Recipe) -> Recipe:
-    """Return a recipe that is measured at its end, on held-out images."""
-    return replace(recipe, evaluation=replace(recipe.evaluation, num_times=1, test=False))
-
-
-def build_run(folder: str, recipe: Recipe, columns: dict[str, Any], start: str | None = None) -> StudyRun:
-    """Build a run of a search, which is called as its folder."""
-    return StudyRun(label=folder, recipe=recipe, folder=folder, title=folder, start=start, columns=columns)
+    return build_trial(f"{cell.folder}-lr-{recipe.optim.learning_rate:g}", recipe, columns)
 
 
 def list_tried(grid: Grid, facts: DataFacts) -> tuple[TriedSetting, ...]:

@@ -13,7 +13,7 @@ from vitrine.studies.registry import find_study
 from vitrine.studies.study import Study, StudyResult
 
 FIGURE_HEIGHT = 3.6
-TEXT_COLUMNS = ("model", "family", "images", "regularisation", "start")
+TEXT_COLUMNS = ("model", "family", "images", "regularisation", "start", "pre-training has reached")
 OTHERS = "These verdicts are not the study's own: the rules are the same, and what is measured is not what the claims name."
 
 

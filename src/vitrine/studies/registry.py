@@ -51,6 +51,17 @@ STUDIES: dict[str, StudyEntry] = {
         search_time="not measured yet; --search --dry-run estimates it on this machine",
         home="vitrine.studies.scaling:SCALING",
     ),
+    "self-supervision": StudyEntry(
+        question="Does masked patch prediction help, and how much of what labels give?",
+        paper="section 4.6 and appendix B.1.2",
+        times={
+            "tiny": "about 10 s on two cores, too little for a finding",
+            "small": "not measured yet; --dry-run estimates it on this machine",
+            "paper": "14 runs for each seed; --dry-run lists their exaFLOPs",
+        },
+        search_time="not measured yet; --search --dry-run estimates it on this machine",
+        home="vitrine.studies.self_supervision:SELF_SUPERVISION",
+    ),
 }
 
 

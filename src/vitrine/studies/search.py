@@ -3,15 +3,19 @@
 What was found is committed with the study; the search is there to be repeated, and for other data.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from vitrine.recipe import Recipe
 from vitrine.run.folder import RunSummary
 from vitrine.studies.runner import RunOutcome, RunTable, StudyRun
 
+FACTOR = 2.0  # of neighbouring learning rates
+NUM_FIRST = 3  # learning rates that are tried in any case
 MAX_VALUES = 9  # of one choice: if still no value is better than its neighbours, something else is wrong
 
 
@@ -26,11 +30,13 @@ class Choice:
     committed: Any
     """The value that the study uses."""
     build: Callable[[Any], tuple[StudyRun, ...]]
-    """Builds the runs of a value."""
+    """Builds the runs of a value. Those that others of them start from do not count for it."""
     prepare: tuple[StudyRun, ...] = ()
     """Runs that those of the values start from."""
     factor: float | None = None
     """Ratio of neighbouring values: further ones are tried until the best is neither the lowest nor the highest."""
+    family: str | None = None
+    """Choices of a family try the same values: what is tried further for one of them is tried for all."""
     describe: Callable[[Any], str] = "{:g}".format
     """Returns a value in words."""
 
@@ -111,7 +117,7 @@ def search(choices: Sequence[Choice], make: Callable[[Sequence[StudyRun]], RunTa
         if table.interrupted_by is not None:
             return [], whole
         found = [collect_trials(choice, values[choice.name], made) for choice in choices]
-        further = {each.choice.name: list_neighbours(each) for each in found}
+        further = share_values(found, {each.choice.name: list_neighbours(each) for each in found})
         if not any(further.values()):
             return found, whole
         values = {name: sorted([*tried, *further[name]]) if further[name] else tried for name, tried in values.items()}
@@ -133,7 +139,9 @@ def collect_trials(choice: Choice, values: Iterable[Any], made: Mapping[str, Run
     """Return the accuracies of all values of a choice."""
     trials = []
     for value in values:
-        found = [made[run.folder].reading for run in choice.build(value)]
+        runs = choice.build(value)
+        starts = {run.start for run in runs}
+        found = [made[run.folder].reading for run in runs if run.folder not in starts]
         accuracies = tuple(reading["accuracy"] for reading in found if reading is not None)
         trials.append(Trial(value=value, accuracies=accuracies if len(accuracies) == len(found) else ()))
     return Found(choice=choice, trials=trials)
@@ -147,3 +155,31 @@ def list_neighbours(found: Found) -> list[Any]:
     if best == found.trials[0].value:
         return [best / factor]
     return [best * factor] if best == found.trials[-1].value else []
+
+
+def share_values(found: Sequence[Found], further: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return further values of each choice: its own, and those of the others of its family that it has not tried."""
+    shared: dict[str, list[Any]] = {}
+    for each in found:
+        family = each.choice.family
+        others = [other.choice.name for other in found if family is not None and other.choice.family == family]
+        wanted = {value for name in (each.choice.name, *others) for value in further[name]}
+        shared[each.choice.name] = sorted(wanted - {trial.value for trial in each.trials})
+    return shared
+
+
+def list_first_rates(*committed: float) -> tuple[float, ...]:
+    """Return the learning rates to try first, in steps of the factor: each committed one lies between two others."""
+    low, high = min(committed), max(committed)
+    between = round(math.log(high / low, FACTOR))
+    return tuple(low * FACTOR**index for index in range(-(NUM_FIRST // 2), between + NUM_FIRST // 2 + 1))
+
+
+def measure_once(recipe: Recipe) -> Recipe:
+    """Return a recipe that is measured at its end, on held-out images."""
+    return replace(recipe, evaluation=replace(recipe.evaluation, num_times=1, test=False))
+
+
+def build_trial(folder: str, recipe: Recipe, columns: dict[str, Any], start: str | None = None) -> StudyRun:
+    """Build a run of a search, which is called as its folder."""
+    return StudyRun(label=folder, recipe=recipe, folder=folder, title=folder, start=start, columns=columns)
