@@ -192,19 +192,32 @@ GRIDS: dict[Scale, Grid] = {
             GridModel(
                 name=VIT_SMALL,
                 settings={**small_vit(48), "num_heads": 3},
-                learning_rate=4e-3,
+                learning_rate=8e-3,
+                rates_tried=(2e-3, 4e-3, 8e-3, 1.6e-2),
                 colour=VIT,
                 line_width=1.2,
             ),
-            GridModel(name=VIT_LARGE, settings={**small_vit(96), "num_heads": 3}, learning_rate=4e-3, colour=VIT),
+            GridModel(
+                name=VIT_LARGE,
+                settings={**small_vit(96), "num_heads": 3},
+                learning_rate=4e-3,
+                rates_tried=(2e-3, 4e-3, 8e-3),
+                colour=VIT,
+            ),
             # Three stages are stronger than two at the same cost: the claims are against the better ResNet.
             GridModel(
-                name=RESNET_EQUAL, settings=small_resnet(0.3125, (1, 2, 1)), learning_rate=1.6e-2, colour=RESNET, marker="s"
+                name=RESNET_EQUAL,
+                settings=small_resnet(0.3125, (1, 2, 1)),
+                learning_rate=0.128,
+                rates_tried=(8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.128, 0.256),
+                colour=RESNET,
+                marker="s",
             ),
             GridModel(
                 name=HYBRID_EQUAL,
                 settings={**small_hybrid(0.375, (1, 1), 48, 2), "num_heads": 2},
-                learning_rate=4e-3,
+                learning_rate=8e-3,
+                rates_tried=(2e-3, 4e-3, 8e-3, 1.6e-2),
                 colour=HYBRID,
                 marker="D",
             ),
@@ -217,10 +230,10 @@ GRIDS: dict[Scale, Grid] = {
         glyphs="classes=200,warp=0.2,noise=1.0",
         searched=(512, 8_192),
         remark=(
-            "Learning rates come from a first try with this ViT and a ResNet of two stages. There 1.6e-2 was better than "
-            "8e-3 for the ResNet, and 3.2e-2 better still on 8,000 images; no rate was searched for with the hybrid and this "
-            "ResNet of three stages. Five other regimes were tried before: with strong warp the ViT underfits, with 50 easy "
-            "classes there is a ceiling."
+            "A learning rate is that of the highest mean accuracy on held-out images over 512, 8,192 and fresh ones, with seed 0. "
+            "The mean counts all three alike: on fresh images alone the ResNet was best with 8e-3 (92.1 instead of 89.6 %), on "
+            "512 with 0.128 (36.5 instead of 3.6 %). Five other regimes were tried with a first ResNet of two stages: with "
+            "strong warp the ViT underfits, with 50 easy classes there is a ceiling."
         ),
     ),
     "paper": Grid(
