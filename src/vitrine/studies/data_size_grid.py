@@ -230,9 +230,9 @@ GRIDS: dict[Scale, Grid] = {
         glyphs="classes=200,warp=0.2,noise=1.0",
         searched=(512, 8_192),
         remark=(
-            "A learning rate is that of the highest mean accuracy on held-out images over 512, 8,192 and fresh ones, with seed 0. "
-            "The mean counts all three alike: on fresh images alone the ResNet was best with 8e-3 (92.1 instead of 89.6 %), on "
-            "512 with 0.128 (36.5 instead of 3.6 %). Five other regimes were tried with a first ResNet of two stages: with "
+            "A learning rate is that of the highest mean accuracy on held-out images over 512, 8,192 and fresh ones, with seed "
+            "0. The mean counts all three alike: on fresh images alone the ResNet was best with 8e-3 (92.1 instead of 89.6 %), "
+            "on 512 with 0.128 (36.5 instead of 3.6 %). Five other regimes were tried with a first ResNet of two stages: with "
             "strong warp the ViT underfits, with 50 easy classes there is a ceiling."
         ),
     ),
