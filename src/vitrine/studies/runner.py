@@ -32,7 +32,8 @@ class StudyRun:
     title: str
     """What progress and figures call the run."""
     start: str | None = None
-    """Folder of the run whose model this one starts from: `recipe.model.checkpoint` stands for it until the run is made."""
+    """Folder of the run whose model this one starts from: `recipe.model.checkpoint` stands for it until the run is made,
+    unless it is the path of that model."""
     group: str | None = None
     """Runs that are of use only together: after a failure, the others of its group are left out."""
     dataset: DatasetHandle | None = None
@@ -130,7 +131,7 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     """Begin, resume or read one run, and measure it once if it is finished."""
     folder, recipe = out / run.folder, run.recipe
     if run.start is not None:
-        recipe = with_changes(recipe, model={"checkpoint": str(RunFolder(out / run.start).model)})
+        recipe = name_start(recipe, RunFolder(out / run.start).model)
     summary = run_recipe(recipe, folder, run.title, run.dataset, run.checkpoint)
     if read is None or not summary.is_finished:
         return RunOutcome(run, summary)
@@ -138,6 +139,13 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     if not path.is_file():
         write_json(path, read(run, folder, summary))
     return RunOutcome(run, summary, read_json(path))
+
+
+def name_start(recipe: Recipe, model: Path) -> Recipe:
+    """Return the recipe with a model to start from; a path that leads there already stays as it is written."""
+    if recipe.model.checkpoint is not None and Path(recipe.model.checkpoint).absolute() == model.absolute():
+        return recipe
+    return with_changes(recipe, model={"checkpoint": str(model)})
 
 
 def is_done(run: StudyRun, out: Path) -> bool:
