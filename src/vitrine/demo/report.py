@@ -132,8 +132,9 @@ def build_interval_chart(lines: Sequence[Line], title: str, look: str, caption: 
 
 def describe_few_shot(plan: Plan, results: Sequence[StepResult]) -> Section:
     """Build the section of linear classifiers on frozen features."""
-    accuracies = {family: find_accuracy(results, family, "few-shot") for family in FAMILIES}
-    found: dict[Family, Estimate] = {family: accuracy for family, accuracy in accuracies.items() if accuracy is not None}
+    found: dict[Family, Estimate] = {
+        result.family: result.accuracy for result in results if result.kind == "few-shot" and result.accuracy is not None
+    }
     best = max(found, key=lambda family: found[family].value)
     text = (
         f"A linear classifier in closed form on the frozen features of each pre-trained model, fitted to the same "
