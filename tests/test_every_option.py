@@ -140,6 +140,8 @@ OPTIONS_TESTED: dict[str, str] = {
     "demo model": "tests/commands/test_demo.py::test_interrupted_demo_is_resumed",
     "demo seed": "tests/commands/test_demo.py::test_invalid_arguments_are_one_line",
     "demo device": "tests/commands/test_demo.py::test_demo_on_built_in_data",
+    "demo quick": "tests/commands/test_demo.py::test_demo_on_built_in_data",
+    "demo jobs": "tests/commands/test_demo.py::test_demo_on_built_in_data",
     "demo json": "tests/commands/test_demo.py::test_demo_on_built_in_data",
     "evaluate model": "tests/commands/test_evaluate.py::test_metrics_equal_sklearn",
     "evaluate data": "tests/commands/test_evaluate.py::test_metrics_equal_sklearn",

@@ -88,9 +88,10 @@ def draw_curves(figure: "Figure", runs: Mapping[tuple[Family, Kind], Records], m
             if each == family:
                 plot_curve(panel, family, kind, records, metric)
         panel.set_title(FAMILIES[family], color=COLOURS[family])
-        panel.set_ylim(bottom=0.0)
+        panel.xaxis.set_major_formatter("{x:,.0f}")
     for panel in panels[-1]:
         panel.set_xlabel("step")
+    panels[0, 0].set_ylim(bottom=0.0)  # of all, and not before all are plotted
     panels[0, 0].set_ylabel(title)
     if len({kind for _, kind in runs}) > 1:
         panels[0, 0].legend(loc="upper right")
