@@ -104,15 +104,6 @@ def test_finished_runs_are_only_read(
     assert capsys.readouterr().err.splitlines()[1].startswith(f"1/4  {plan.steps[0].title}")
 
 
-def test_results_do_not_depend_on_the_number_of_jobs(
-    plan: Plan, demo: DemoResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_out(monkeypatch)
-    result = run_demo(replace(plan.config, out=tmp_path / "one", jobs=1))
-    for first, second in zip(demo.steps[:-1], result.steps[:-1], strict=True):
-        assert replace(first, seconds=0, command="") == replace(second, seconds=0, command="")
-
-
 def test_an_interrupted_run_ends_the_demo(plan: Plan, demo: DemoResult, monkeypatch: pytest.MonkeyPatch) -> None:
     table = RunTable([], interrupted_by=15)
     monkeypatch.setattr(steps, "run_in_children", lambda *arguments: table)

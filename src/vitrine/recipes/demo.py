@@ -24,7 +24,7 @@ GLYPHS = f"glyphs:classes=200,images={PRETRAIN_STEPS * BATCH_SIZE},warp=0.6,nois
 def demo_glyphs_vit() -> Recipe:
     """ViT of 2 blocks on generated characters of 200 classes (28 px), 2,500 steps: the demo's pre-training.
 
-    Expect 77.7 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 82.5 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-glyphs-vit
     """
@@ -34,7 +34,7 @@ def demo_glyphs_vit() -> Recipe:
 def demo_glyphs_resnet() -> Recipe:
     """ResNet of about the ViT's cost on the same characters (28 px), 2,500 steps.
 
-    Expect 77.7 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 98.1 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-glyphs-resnet
     """
@@ -44,7 +44,7 @@ def demo_glyphs_resnet() -> Recipe:
 def demo_glyphs_hybrid() -> Recipe:
     """Hybrid of about the ViT's cost on the same characters (28 px), 2,500 steps.
 
-    Expect 77.7 % test accuracy in a minute on one CPU core (docs/results/training.md).
+    Expect 95.5 % test accuracy in a minute on one CPU core (docs/results/training.md).
 
         vitrine train demo-glyphs-hybrid
     """
@@ -54,7 +54,7 @@ def demo_glyphs_hybrid() -> Recipe:
 def demo_vit() -> Recipe:
     """ViT of 2 blocks on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 77.7 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 82.2 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-vit
     """
@@ -64,7 +64,7 @@ def demo_vit() -> Recipe:
 def demo_resnet() -> Recipe:
     """ResNet of about the ViT's cost on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 77.7 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 93.1 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-resnet
     """
@@ -74,7 +74,7 @@ def demo_resnet() -> Recipe:
 def demo_hybrid() -> Recipe:
     """Hybrid of a small ResNet and 2 ViT blocks on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 77.7 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 89.2 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-hybrid
     """
@@ -84,7 +84,7 @@ def demo_hybrid() -> Recipe:
 def demo_transfer(task: FinetuneTask) -> Recipe:
     """Small checkpoint fine-tuned on a few images at 35 px, 450 steps: the demo's transfer of what it pre-trained.
 
-    Expect 77.7 % test accuracy of the ViT from ten images of each digit, in 20 seconds on one CPU core
+    Expect 90.0 % test accuracy of the ViT from ten images of each digit, in 20 seconds on one CPU core
     (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe demo-transfer
