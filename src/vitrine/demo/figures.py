@@ -92,7 +92,7 @@ def draw_curves(figure: "Figure", runs: Mapping[tuple[Family, Kind], Records], m
     for panel in panels[-1]:
         panel.set_xlabel("step")
     panels[0, 0].set_ylim(bottom=0.0)  # of all, and not before all are plotted
-    panels[0, 0].set_ylabel(title)
+    figure.supylabel(title, fontsize="medium", color=INK_2)
     if len({kind for _, kind in runs}) > 1:
         panels[0, 0].legend(loc="upper right")
 
