@@ -240,7 +240,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "model.image_size": (64,),
     "model.num_channels": (1, 3),
     "model.patch_size": (8, 4),
-    "model.width": (48,),
+    "model.width": (48, 32),
     "model.depth": (3,),
     "model.num_heads": (1, 2),
     "model.mlp_dim": (40,),
