@@ -170,7 +170,8 @@ STOPPED_MASKED = f"{MASKED} {STOPPABLE} --out run"
 TRAIN_RECIPES = """
     digits shapes fashion-mnist cifar10-vit cifar10-hybrid imagenet-vit-s16 jft-vit-b32 jft-vit-l16-14ep jft-vit-h14 jft-r50x1
     jft-r152x2 jft-r50-vit-l16 imagenet21k-vit-b16 imagenet21k-vit-l16-30ep imagenet-vit-b16 imagenet-vit-l16 jft-r50x1-sgd
-    jft-masked-vit-b16 cifar10-masked folder-masked demo-shapes demo-vit demo-resnet demo-hybrid
+    jft-masked-vit-b16 cifar10-masked folder-masked demo-glyphs-vit demo-glyphs-resnet
+    demo-glyphs-hybrid demo-vit demo-resnet demo-hybrid
 """
 FINETUNE_RECIPES = """
     folder imagenet imagenet-polyak cifar10 cifar100 pets flowers vtab hyperrule cifar10-small demo-transfer

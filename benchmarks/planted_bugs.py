@@ -351,7 +351,7 @@ BUGS = (
         "demo-hybrid-too-fine",
         "demo",
         "match_hybrid gives the stem a stage too few: a stride half as large as the ViT's, and four times the tokens.",
-        "demo/plan.py",
+        "demo/matched_models.py",
         "1 + round(math.log2(config.patch_size / 4))",
         "round(math.log2(config.patch_size / 4))",
     ),

@@ -58,7 +58,9 @@ ALLOWED: dict[str, set[str]] = {
             "run",
         ),
     },
-    "demo": {"core", "data", "models", "formats", "training", "evaluation", "recipe", "recipes", "run", "inspection"},
+    "demo": {
+        *("core", "data", "models", "formats", "training", "evaluation", "recipe", "recipes", "run", "inspection", "studies"),
+    },
 }
 UNTESTED = {PACKAGE / "version.py"}
 MAY_IMPORT_ALL = {"__init__", "__main__", "cli", "commands"}

@@ -221,11 +221,13 @@ EXPECTED: dict[str, list[str]] = {
     "folder-masked": ["masked", "Corruption and targets", "photographs at pixels, a ViT of blocks", "4"],
     "cifar10-small": ["masked", "As pre-training", "table", AFTER_MASKED, SPREAD, "0"],
     "folder": ["training", "Fine-tuning on a folder", "table", "Oxford-IIIT Pet, 20 images of each breed", SPREAD, "0"],
-    "demo-shapes": [*DEMO, "pre-training", "accuracy", "0"],
-    "demo-transfer": [*DEMO, "transfer", "accuracy"],
-    "demo-vit": [*DEMO, "from scratch", "accuracy"],
-    "demo-resnet": [*DEMO, "demo-resnet", "accuracy"],
-    "demo-hybrid": [*DEMO, "demo-hybrid", "accuracy"],
+    "demo-glyphs-vit": [*DEMO, "pre-training of the ViT", "accuracy", "0"],
+    "demo-glyphs-resnet": [*DEMO, "pre-training of the ResNet", "accuracy", "0"],
+    "demo-glyphs-hybrid": [*DEMO, "pre-training of the hybrid", "accuracy", "0"],
+    "demo-transfer": [*DEMO, "transfer of the ViT", "accuracy"],
+    "demo-vit": [*DEMO, "ViT from scratch", "accuracy"],
+    "demo-resnet": [*DEMO, "ResNet from scratch", "accuracy"],
+    "demo-hybrid": [*DEMO, "hybrid from scratch", "accuracy"],
 }
 DOCUMENTED = {
     name: expected[1]

@@ -12,10 +12,13 @@ from vitrine.cli import main
 from vitrine.commands import demo
 from vitrine.demo import steps
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.plan import Plan, Step, StepResult
+from vitrine.demo.plan import FAMILIES, Plan, Step
 from vitrine.demo.report import COLUMNS
+from vitrine.demo.results import StepResult
+from vitrine.demo.steps import describe_step
 from vitrine.inspection.inspect_model import Inspection, inspect
-from vitrine.training.progress import Progress
+from vitrine.studies import children
+from vitrine.studies.runner import Read, StudyRun
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 
@@ -36,61 +39,60 @@ def exit_status(*words: str) -> object:
 
 
 def test_demo_on_built_in_data(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["demo", "--out", "out", "--device", "cpu", "--json", "results.json"])
+    main(["demo", "--out", "out", "--device", "cpu", "--jobs", "1", "--quick", "--json", "results.json"])
     output = capsys.readouterr()
     table = output.out.splitlines()
     assert table[0].split("  ")[0] == "step"
     assert all(column in table[0] for column in COLUMNS)
-    keys = ["pretrain", "transfer", "few-shot", "scratch", "resnet", "hybrid", "inspect"]
-    assert [line.split()[0] for line in table[1:8]] == keys
-    assert "360 images" in table[8]
-    assert "out/report.html" in table[8]
-    assert output.err.startswith("digits: 100 training and 360 test images")
-    assert [f"{number}/7" in output.err for number in range(1, 8)] == [True] * 7
+    keys = [f"{family}-{kind}" for family in FAMILIES for kind in ("pretrain", "transfer", "few-shot", "scratch")]
+    keys.append("vit-inspect")
+    assert [line.split()[0] for line in table[1:14]] == keys
+    assert "360 images" in table[14]
+    assert "out/report.html" in table[14]
+    assert output.err.startswith("digits: 100 training and 360 test images. 9 runs, 1 at a time")
+    assert [f"{number}/9" in output.err for number in range(1, 10)] == [True] * 9
     content = json.loads(Path("results.json").read_text())
     assert [step["key"] for step in content["results"]] == keys
-    assert (content["data"], content["num_train_images"], content["num_test_images"], content["seed"]) == (
+    assert (content["data"], content["num_train_images"], content["num_test_images"], content["seed"], content["quick"]) == (
         "digits",
         100,
         360,
         0,
+        True,
     )
     assert all(0 <= step["accuracy"]["low"] <= step["accuracy"]["value"] <= 1 for step in content["results"][:-1])
     text = Path("out/report.html").read_text()
-    assert "vitrine train demo-shapes" in text
+    assert "vitrine train demo-glyphs-vit" in text
     assert "interpolated" in text
+    assert "Made with --quick" in text
 
 
 def test_interrupted_demo_is_resumed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     make_images(Path("images"))
     make_checkpoint(Path("tiny"))
-    words = ["--data", "images", "--model", "tiny", "--out", "out", "--device", "cpu"]
+    words = ["--data", "images", "--model", "tiny", "--out", "out", "--device", "cpu", "--jobs", "1"]
     monkeypatch.setattr("sys.argv", ["vitrine", "demo", *words])
-    update = Progress.update
 
-    def interrupt(self: Progress, *arguments: Any) -> None:
-        update(self, *arguments)
-        if self.title == "scratch" and self.step == 10:
-            self.title = "stopped"  # once: a second signal would quit before the next step
-            signal.raise_signal(signal.SIGINT)
+    def interrupt(run: StudyRun, out: Path, read: Read) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return start_child(run, out, read)
 
     def look(plan: Plan, step: Step) -> tuple[StepResult, Inspection]:
         inspection = inspect(plan.checkpoint, next(Path("images").rglob("*.png")), device="cpu")
-        return StepResult(key=step.key, title=step.title, command=step.command, seconds=1.0), inspection
+        return StepResult(**describe_step(step), seconds=1.0), inspection
 
+    start_child = children.start_child
     with monkeypatch.context() as patch:
         patch.setattr(steps, "run_inspection", look)  # which takes longest
-        patch.setattr(demo, "DemoConfig", lambda **fields: DemoConfig(**fields, **SHORT | {"steps": 12}))
-        patch.setattr(Progress, "update", interrupt)
-        assert exit_status(*words) == 130
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(children, "start_child", interrupt)
+            assert exit_status(*words) == 128 + signal.SIGTERM
         last_line = capsys.readouterr().err.splitlines()[-1]
-        assert "step 11 of 12" in last_line
         assert f"vitrine demo {' '.join(words)}" in last_line
         assert not Path("out/report.html").exists()
-        patch.setattr(Progress, "update", update)
         main(["demo", *words])
     output = capsys.readouterr()
-    assert output.err.count("step 11") == output.err.count("Resuming") == 1
+    assert "4/4" in output.err
     assert Path("out/report.html").is_file()
     assert len(output.out.splitlines()) == 8
 

@@ -20,6 +20,7 @@ def test_digits_are_the_default_data() -> None:
         ("steps", 0, "steps=0"),
         ("pretrain_steps", 0, "pretrain_steps=0"),
         ("num_drawn", 0, "num_drawn=0"),
+        ("jobs", 0, "jobs=0"),
         ("subset", "ten", "subset='ten'"),
         ("data", "", "--data"),
         ("model", "", "--model"),

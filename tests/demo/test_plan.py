@@ -14,18 +14,17 @@ from vitrine.data.config import LoaderConfig
 from vitrine.data.source import ArraySource, Labels
 from vitrine.demo.config import DemoConfig
 from vitrine.demo.plan import (
+    FAMILIES,
     MAX_IMAGES,
     MIN_STEPS,
+    QUICK_PRETRAIN_STEPS,
+    QUICK_STEPS,
     Plan,
     choose_subset,
     choose_total_steps,
-    match_hybrid,
-    match_resnet,
-    match_vit,
     plan_demo,
 )
-from vitrine.models.config import HybridConfig, ResNetConfig, ViTConfig
-from vitrine.models.cost import compute_cost
+from vitrine.models.config import ViTConfig
 from vitrine.models.registry import parse_model_name
 from vitrine.recipe import Recipe
 from vitrine.recipes.registry import RECIPES
@@ -48,6 +47,7 @@ def working_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "digits": {},
+    "quick": {"quick": True, "jobs": 2},
     "short": {"steps": 3, "pretrain_steps": 4, "seed": 5, "device": "cpu", "subset": "2/class"},
     "own data": {"data": "images"},
     "own data, undivided": {"data": "undivided"},
@@ -86,20 +86,30 @@ def read_command(command: str) -> tuple[Recipe, Path]:
 
 def test_command_of_each_step_gives_its_recipe(plan: Plan) -> None:
     trained = [step for step in plan.steps if step.recipe is not None]
-    assert {"transfer", "scratch", "resnet", "hybrid"} <= {step.key for step in trained}
     for step in trained:
         assert read_command(step.command) == (step.recipe, Path("out") / step.key)
 
 
-def test_own_checkpoint_is_not_pretrained(plan: Plan) -> None:
+def test_own_models_are_pretrained_and_a_checkpoint_is_not(plan: Plan) -> None:
     keys = [step.key for step in plan.steps]
-    assert ("pretrain" in keys) == (plan.config.model is None)
-    assert keys[-6:] == ["transfer", "few-shot", "scratch", "resnet", "hybrid", "inspect"]
-    assert plan.checkpoint == (plan.config.model or str(Path("out/pretrain/model")))
+    kinds = ("pretrain", "transfer", "few-shot", "scratch")
+    own = [f"{family}-{kind}" for family in FAMILIES for kind in kinds]
+    given = ["vit-transfer", "vit-few-shot", "vit-scratch", "resnet-scratch", "hybrid-scratch"]
+    assert keys == [*(own if plan.config.model is None else given), "vit-inspect"]
+    assert plan.checkpoint == (plan.config.model or str(Path("out/vit-pretrain/model")))
+
+
+def test_a_transfer_waits_for_its_own_pretraining(plan: Plan) -> None:
+    runs = plan.runs
+    starts = {run.folder: run.start for run in runs if run.start is not None}
+    families = FAMILIES if plan.config.model is None else ()
+    assert starts == {f"{family}-transfer": f"{family}-pretrain" for family in families}
+    assert [run.columns["kind"] for run in runs][: len(families)] == ["pretrain"] * len(families)
+    assert not any(run.recipe.report.page for run in runs)
 
 
 def test_all_runs_have_the_same_images_and_length(plan: Plan) -> None:
-    runs = [step.recipe for step in plan.steps if step.recipe is not None and step.key != "pretrain"]
+    runs = [step.recipe for step in plan.steps if step.recipe is not None and step.kind != "pretrain"]
     for field in ("data", "augment", "total_steps", "seed"):
         assert len({getattr(recipe, field) for recipe in runs}) == 1
     assert not runs[0].augment.flip or not plan.config.is_built_in  # a mirrored digit is not a digit
@@ -109,30 +119,39 @@ def test_all_runs_have_the_same_images_and_length(plan: Plan) -> None:
 
 
 def test_compared_models_have_similar_cost(plan: Plan) -> None:
-    macs = {
-        step.key: compute_cost(step.recipe.model.resolve(10)).macs
-        for step in plan.steps
-        if step.key in ("scratch", "resnet", "hybrid") and step.recipe is not None
-    }
-    assert max(macs.values()) <= 1.25 * macs["scratch"]
-    assert min(macs.values()) >= 0.75 * macs["scratch"]
+    macs = {step.family: plan.count_macs(step) for step in plan.steps if step.kind == "scratch"}
+    assert max(macs.values()) <= 1.25 * macs["vit"]
+    assert min(macs.values()) >= 0.75 * macs["vit"]
 
 
 def test_digits_are_transferred_to_at_a_higher_resolution() -> None:
     plan = plan_demo(DemoConfig(out=Path("out")))
-    assert plan.image_size > (RECIPES["demo-shapes"]().model.image_size or 0)
+    assert plan.image_size > (RECIPES["demo-glyphs-vit"]().model.image_size or 0)
     assert (len(plan.train), len(plan.test), plan.has_test) == (100, 360, True)
-    few_shot = next(step.command for step in plan.steps if step.key == "few-shot")
-    assert f"--subset {RECIPES['demo-vit']().data.subset}" in few_shot  # the command gives the accuracy of the report
-    names = {"pretrain": "demo-shapes", "scratch": "demo-vit", "resnet": "demo-resnet", "hybrid": "demo-hybrid"}
-    assert all(step.recipe == RECIPES[names[step.key]]() for step in plan.steps if step.key in names)
+    few_shot = [step.command for step in plan.steps if step.kind == "few-shot"]
+    subset = f"--subset {RECIPES['demo-vit']().data.subset}"
+    assert all(subset in command for command in few_shot)  # the command gives the accuracy of the report
+    names = {"pretrain": "demo-glyphs-", "scratch": "demo-"}
+    for step in plan.steps:
+        if step.kind in names:
+            assert step.recipe == RECIPES[f"{names[step.kind]}{step.family}"]()
+
+
+def test_quick_means_fewer_steps() -> None:
+    plan = plan_demo(DemoConfig(out=Path("out"), quick=True))
+    lengths = {step.kind: step.recipe.total_steps for step in plan.steps if step.recipe is not None}
+    assert lengths == {"pretrain": QUICK_PRETRAIN_STEPS, "transfer": QUICK_STEPS, "scratch": QUICK_STEPS}
+    assert (RECIPES["demo-glyphs-vit"]().total_steps or 0) / 3 > QUICK_PRETRAIN_STEPS
+    given = DemoConfig(out=Path("out"), data="images", model="tiny", quick=True)
+    whole, quick = (plan_demo(config).find_step("vit", "transfer").recipe for config in (replace(given, quick=False), given))
+    assert (whole.total_steps or 0) > 2 * (quick.total_steps or 0)
 
 
 def test_data_without_splits_is_tested_on_a_held_out_part() -> None:
     plan = plan_demo(DemoConfig(out=Path("out"), data="undivided", model="tiny"))
     assert (len(plan.train), len(plan.test), plan.has_test) == (19, 5, False)
     assert plan.image_size == SIDE
-    assert "--held-out 0.2" in next(step.command for step in plan.steps if step.key == "few-shot")
+    assert "--held-out 0.2" in next(step.command for step in plan.steps if step.kind == "few-shot")
     assert plan.train.class_names == CLASSES
 
 
@@ -185,39 +204,3 @@ def test_mistakes_are_found_before_anything_is_written(folder: Path, config: dic
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         plan_demo(DemoConfig(out=Path("never"), **config))
     assert not Path("never").exists()
-
-
-VITS = {
-    "demo": {"name": "ViT-Ti/4", "image_size": (48, 48), "width": 64, "depth": 4, "num_heads": 4, "mlp_dim": 128},
-    "tiny": {"name": "ViT-Ti/16"},
-    "base": {"name": "ViT-B/32"},
-    "huge": {"name": "ViT-H/14"},
-    "large images": {"name": "ViT-S/16", "image_size": (384, 384)},
-    "grey": {"name": "ViT-Ti/4", "image_size": (16, 16), "num_channels": 1, "pool": "mean", "position": "sincos-2d"},
-}
-
-
-@pytest.fixture(params=VITS)
-def vit(request: pytest.FixtureRequest) -> ViTConfig:
-    config = parse_model_name(**VITS[request.param], num_classes=7)
-    assert isinstance(config, ViTConfig)
-    return config
-
-
-@pytest.mark.parametrize(("match", "kind"), [(match_resnet, ResNetConfig), (match_hybrid, HybridConfig)])
-def test_matched_models_cost_the_same_within_a_quarter(vit: ViTConfig, match: object, kind: type) -> None:
-    config = match(vit).resolve(7)
-    assert type(config) is kind
-    assert (config.image_size, config.num_channels) == (vit.image_size, vit.num_channels)
-    assert compute_cost(config).macs == pytest.approx(compute_cost(vit).macs, rel=0.25)
-
-
-def test_matched_vit_is_the_same_vit(vit: ViTConfig) -> None:
-    assert match_vit(vit).resolve(7) == vit
-
-
-def test_hybrid_has_as_many_tokens_if_the_patch_size_is_a_power_of_two() -> None:
-    vit = parse_model_name("ViT-Ti/16", num_classes=7)
-    hybrid = match_hybrid(vit).resolve(7)
-    assert hybrid.grid == vit.grid == (14, 14)
-    assert (hybrid.depth, vit.depth) == (9, 12)

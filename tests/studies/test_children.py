@@ -135,6 +135,18 @@ def test_a_run_waits_for_the_run_that_it_starts_from(source: str, tmp_path: Path
     assert make_all(runs, tmp_path).outcomes == table.outcomes
 
 
+@pytest.mark.parametrize("checkpoint", ["runs/first", "study/runs/first/model"])
+def test_a_run_with_a_start_is_read_again_below_a_relative_folder(
+    checkpoint: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    second = build_run(source, "second", model=ModelSettings(checkpoint=checkpoint), total_steps=3, optim={"warmup_steps": 1})
+    runs = [build_run(source, "first", total_steps=3, optim={"warmup_steps": 1}), replace(second, start="runs/first")]
+    table = make_all(runs, Path("study"))
+    assert [each.error for each in table.outcomes] == [None, None]
+    assert make_all(runs, Path("study")).outcomes == table.outcomes
+
+
 def test_a_run_whose_start_failed_is_a_failure(source: str, tmp_path: Path) -> None:
     second = build_run(source, "second", model=ModelSettings(checkpoint="runs/missing"))
     runs = [build_run(str(tmp_path / "missing.npz"), "missing"), replace(second, start="runs/missing")]

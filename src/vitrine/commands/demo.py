@@ -1,4 +1,4 @@
-"""`vitrine demo`: the paper's main steps on built-in data or your own, with a report."""
+"""`vitrine demo`: the paper's story on built-in data or your own, with a report."""
 
 from pathlib import Path
 
@@ -12,23 +12,27 @@ def demo(
     out: Path = Path("demo"),
     data: str = DIGITS,
     model: str | None = None,
+    quick: bool = False,
+    jobs: int | None = None,
     seed: int = 0,
     device: str | None = None,
     json: Path | None = None,
 ) -> None:
-    """Pre-train a small ViT, transfer it, compare it with models of similar cost, and inspect it: OUT/report.html.
+    """Pre-train a small ViT, ResNet and hybrid, transfer them, compare with training from scratch: OUT/report.html.
 
     Takes a few minutes on two CPU cores with the built-in data. The same command again resumes.
 
     Args:
         out: Folder of the report, with a folder for each run.
         data: Your images, e.g. in class folders; at most a few hundred of them are trained on.
-        model: Your checkpoint of a ViT, in any known format, to transfer instead of pre-training one.
+        model: Your checkpoint of a ViT, in any known format, to transfer instead of pre-training models.
+        quick: Train for a third of the steps.
+        jobs: Number of runs at a time, each with one thread (default: one for each CPU).
         seed: Random seed.
         device: Device, e.g. cuda (default: GPU if available).
         json: Write the results to this file.
     """
-    config = DemoConfig(out=out, data=data, model=model, seed=seed, device=device)
+    config = DemoConfig(out=out, data=data, model=model, quick=quick, jobs=jobs, seed=seed, device=device)
     check_output_files(json)
 
     from vitrine.demo.report import COLUMNS, format_rows
@@ -40,7 +44,7 @@ def demo(
         stop_here(None)
         return
     if result.interrupted_by is not None:
-        stop_here(result.interrupted_by.interrupted_by, result.interrupted_by)
+        stop_here(result.interrupted_by)
     if json is not None:
         write_json(json, result.to_json())
     print_table(COLUMNS, format_rows(result.steps))

@@ -18,11 +18,15 @@ class DemoConfig:
     data: str = DIGITS
     """Data to transfer to: the built-in digits, or your own."""
     model: str | None = None
-    """Checkpoint to transfer (default: a small ViT is pre-trained on generated shapes first)."""
+    """Checkpoint to transfer (default: a small ViT, ResNet and hybrid are pre-trained on generated characters first)."""
+    quick: bool = False
+    """Train for a third of the steps: less time, and lower accuracies."""
+    jobs: int | None = None
+    """Number of runs at a time, each with one thread; it does not change results (default: one for each CPU)."""
     seed: int = 0
     device: str | None = None
     pretrain_steps: int | None = None
-    """Steps of the pre-training on shapes."""
+    """Steps of each pre-training."""
     steps: int | None = None
     """Steps of every run on the data."""
     subset: str | None = None
@@ -35,7 +39,8 @@ class DemoConfig:
     def __post_init__(self) -> None:
         require_field_types(self)
         require_at_least(self, 0, "seed")
-        require_at_least(self, 1, "num_drawn", "num_measured", "pretrain_steps", "steps")
+        counts = ("num_drawn", "num_measured", "pretrain_steps", "steps", "jobs")
+        require_at_least(self, 1, *counts)
         if self.subset is not None:
             Subset.parse(self.subset)
         for name, value in (("--data", self.data), ("--model", self.model)):

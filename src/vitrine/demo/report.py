@@ -1,37 +1,34 @@
-"""The demo's results: a table for the terminal, and one HTML page with everything on it."""
+"""The demo's report: one HTML page with its finding, figures, costs and commands, and the table for the terminal."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from vitrine.core.console import format_number
-from vitrine.core.figures import HYBRID, RESNET, VIT
 from vitrine.core.html_report import Page, Section, write_page
 from vitrine.core.page_images import Chart
-from vitrine.core.page_parts import Commands, Interval, Ladder, Part, Row, Rung, Table, format_short_percent
-from vitrine.demo.plan import Plan, StepResult, name_data
+from vitrine.core.page_parts import Commands, Details, Part, Row, Table, format_short_percent
+from vitrine.demo.data_size import build_data_size_sections
+from vitrine.demo.figures import Line, Records, draw_curves, draw_intervals
+from vitrine.demo.finding import describe_finding
+from vitrine.demo.plan import FAMILIES, Family, Kind, Plan, name_data
+from vitrine.demo.results import StepResult, find_accuracy
+from vitrine.evaluation.intervals import Estimate
 from vitrine.inspection.inspect_model import Inspection
 from vitrine.inspection.page import build_distance_section, build_position_section, build_rollout_section
-from vitrine.training.metrics_log import label_ends, read_records, thin_curve
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from vitrine.run.folder import RunFolder
+from vitrine.training.metrics_log import read_records
 
 COLUMNS = ("step", "accuracy", "95 % interval", "seconds", "exaFLOPs", "parameters", "MMACs per image")
-MEANINGS = {
-    "pretrain": "a ViT trained from scratch on the orientation of generated shapes",
-    "transfer": "the pre-trained ViT, fine-tuned on the data",
-    "few-shot": "a linear classifier on features of the pre-trained ViT",
-    "scratch": "the same ViT, trained on the data from scratch",
-    "resnet": "a ResNet of similar cost, trained from scratch",
-    "hybrid": "a small ResNet followed by a ViT, of similar cost, trained from scratch",
+MEANINGS: dict[Kind, str] = {
+    "pretrain": "trained on generated characters",
+    "transfer": "pre-trained, then fine-tuned on the data",
+    "few-shot": "a linear classifier on features of the pre-trained model",
+    "scratch": "trained on the data from scratch",
     "inspect": "figures of the transferred ViT",
 }
-# A family keeps its colour; dotted lines are of models that start from scratch.
-COLOURS = {"pretrain": VIT, "transfer": VIT, "scratch": VIT, "resnet": RESNET, "hybrid": HYBRID}
-FROM_SCRATCH = ("scratch", "resnet", "hybrid")
+QUICK = "Made with --quick: a third of the steps. Without it, accuracies are higher."
 
 
 def format_rows(results: Sequence[StepResult]) -> list[tuple[str, ...]]:
@@ -60,106 +57,132 @@ def format_accuracy(result: StepResult) -> tuple[str, str]:
 def write_demo_report(plan: Plan, results: Sequence[StepResult], inspection: Inspection) -> Path:
     """Write report.html; return its path."""
     path = plan.config.out / "report.html"
-    tested = [result for result in results if result.accuracy is not None and result.key != "pretrain"]
-    images = "test images" if plan.has_test else "images held out of training"
-    start = "shapes" if plan.config.model is None else Path(plan.config.model).name
-    lede = (
-        f"A Vision Transformer, from {start} to {name_data(plan.config)}. All models learned from the same "
-        f"{len(plan.train):,} images of {len(plan.train.class_names)} classes, and were tested once on {len(plan.test):,} "
-        f"{images}; lines are 95 % intervals."
-    )
     page = Page(
         kind="Demo",
-        title=describe_comparison(tested),
-        lede=lede,
-        answer=build_ladder(tested),
+        title=describe_finding(results),
+        lede=describe_demo(plan),
+        answer=build_comparison(results),
+        notes=[QUICK] if plan.config.quick else [],
         sections=[
-            *describe_curves(plan, results),
+            describe_few_shot(plan, results),
+            *describe_curves(plan),
             build_rollout_section(inspection, path),
             *([] if inspection.attention is None else [build_distance_section(inspection.attention.distances)]),
             *describe_positions(plan, inspection),
+            *build_data_size_sections(),
             describe_costs(results),
             describe_commands(results),
         ],
         remarks=[
             f"seed {plan.config.seed}",
-            f"{sum(result.seconds for result in results):.0f} seconds in total",
-            "each step has a folder beside this page, with a report of its own if it trained",
+            f"{sum(result.seconds for result in results):.0f} seconds of computing in total",
+            "each run has a folder beside this page",
         ],
     )
     write_page(path, page)
     return path
 
 
-def describe_comparison(results: Sequence[StepResult]) -> str:
-    """Return what pre-training brought as a sentence, decided only if the intervals are apart."""
-    accuracies = {result.key: result.accuracy for result in results}
-    transfer, scratch = accuracies.get("transfer"), accuracies.get("scratch")
-    if transfer is None or scratch is None:
-        return "A Vision Transformer, step by step"
-    values = f"{format_short_percent(transfer.value)} with pre-training, {format_short_percent(scratch.value)} without"
-    ends = (transfer.low, transfer.high, scratch.low, scratch.high)
-    low, high, other_low, other_high = (end if end is not None else math.nan for end in ends)
-    if low > other_high:
-        return f"Pre-training helped: {values}"
-    return f"Pre-training did harm: {values}" if high < other_low else f"Pre-training did not surely help: {values}"
+def describe_demo(plan: Plan) -> str:
+    """Return what was done, in the sentences below the title."""
+    images = "test images" if plan.has_test else "images held out of training"
+    models = "A ViT, a ResNet and a hybrid of like cost"
+    first = (
+        f"{models} are pre-trained on generated characters, and fine-tuned on {name_data(plan.config)} at {plan.image_size} "
+        "pixels; the same models are trained from scratch."
+        if plan.config.model is None
+        else f"{Path(plan.config.model).name} is fine-tuned on {name_data(plan.config)}; {models[0].lower()}{models[1:]} are "
+        "trained from scratch."
+    )
+    return (
+        f"{first} All learn from the same {len(plan.train):,} images of {len(plan.train.class_names)} classes, and are tested "
+        f"once on {len(plan.test):,} {images}."
+    )
 
 
-def build_ladder(results: Sequence[StepResult]) -> Ladder:
-    """Return the accuracies of all models on one axis."""
-    rungs = [
-        Rung(
-            f"{result.seconds:.0f} s",
-            result.key,
-            MEANINGS[result.key],
-            Interval(result.accuracy.value, result.accuracy.low, result.accuracy.high),
-            is_kept=result.key == "transfer",
-        )
-        for result in results
-        if result.accuracy is not None
-    ]
-    return Ladder(rungs)
+def build_comparison(results: Sequence[StepResult]) -> Chart:
+    """Return the figure of the accuracies of all models, pre-trained beside from scratch."""
+    kinds: dict[Kind, str] = {"transfer": "pre-trained", "scratch": "from scratch"}
+    return build_interval_chart(
+        [
+            Line(family, label, accuracy, is_scratch=kind == "scratch")
+            for family in FAMILIES
+            for kind, label in kinds.items()
+            if (accuracy := find_accuracy(results, family, kind)) is not None
+        ],
+        title="Test accuracy",
+        look="Look at the distance between the two lines of a model: it is what pre-training brings.",
+        caption="Filled and solid: pre-trained; hollow and dotted: from scratch. Lines are 95 % intervals over test images.",
+        height=3.6,
+    )
 
 
-def describe_curves(plan: Plan, results: Sequence[StepResult]) -> list[Section]:
-    """Build the section with the training losses."""
-    files = {result.key: plan.config.out / result.key / "metrics.jsonl" for result in results}
-    records = {key: read_records(file) for key, file in files.items() if file.is_file()}
+def build_interval_chart(lines: Sequence[Line], title: str, look: str, caption: str, height: float) -> Chart:
+    """Return a figure of accuracies with their intervals."""
+    words = "; ".join(f"{FAMILIES[line.family]} {line.label} {100 * line.accuracy.value:.1f} percent" for line in lines)
+    return Chart(
+        partial(draw_intervals, lines=lines),
+        alt=f"{title}. {words}.",
+        look=look,
+        caption=caption,
+        height=height,
+        narrow_height=height,
+    )
+
+
+def describe_few_shot(plan: Plan, results: Sequence[StepResult]) -> Section:
+    """Build the section of linear classifiers on frozen features."""
+    found: dict[Family, Estimate] = {
+        result.family: result.accuracy for result in results if result.kind == "few-shot" and result.accuracy is not None
+    }
+    best = max(found, key=lambda family: found[family].value)
+    text = (
+        f"A linear classifier in closed form on the frozen features of each pre-trained model, fitted to the same "
+        f"{len(plan.train):,} images at the resolution of the pre-training (section 4.1 of the paper). Nothing of the network "
+        "is trained on them."
+    )
+    chart = build_interval_chart(
+        [Line(family, "few-shot", accuracy) for family, accuracy in found.items()],
+        title="Few-shot accuracy",
+        look="Look at how much the features know before any fine-tuning.",
+        caption="Lines are 95 % intervals over test images.",
+        height=0.9 + 0.5 * len(found),
+    )
+    value = format_short_percent(found[best].value)
+    return Section(f"Frozen features of the {FAMILIES[best]} give {value}", "Few-shot", text, [chart])
+
+
+def describe_curves(plan: Plan) -> list[Section]:
+    """Build the section with the training curves of all runs."""
+    runs: dict[tuple[Family, Kind], Records] = {}
+    for step in plan.steps:
+        file = RunFolder(plan.config.out / step.key).metrics
+        if step.recipe is not None and file.is_file():
+            runs[step.family, step.kind] = read_records(file)
+    before = {key: records for key, records in runs.items() if key[1] == "pretrain"}
+    after = {key: records for key, records in runs.items() if key[1] != "pretrain"}
     parts: list[Part] = []
-    for name, keys in (("pre-training", {"pretrain"}), ("training", set(records) - {"pretrain"})):
-        curves = {key: values for key, values in records.items() if key in keys}
-        if curves:
-            parts.append(build_loss_chart(curves, f"Loss by step, {name}"))
-    caption = "Loss on the training images by step"
-    if "pretrain" in records:
-        caption += ": first the pre-training on shapes, then the runs on the data"
-    text = f"{caption}. A low loss on so few images does not mean a high accuracy on others."
-    return [Section("How the training losses fell", "Training", text, parts)] if parts else []
+    if before:
+        look, caption = "Look at how early each model learns.", "Every step has fresh images, so this is accuracy on new ones."
+        parts.append(build_curves(before, "accuracy", "Accuracy on generated characters", look, caption))
+    if after:
+        look, caption = "Look at the beginnings.", "A low loss on so few images does not mean a high accuracy on others."
+        parts.append(build_curves(after, "loss", f"Loss on {name_data(plan.config)}", look, caption))
+    return [Section("How the models learned", "Training", "", parts)] if parts else []
 
 
-def build_loss_chart(curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> Chart:
-    """Return the figure of the training losses of several runs."""
-    losses = {key: [record["loss"] for record in records if record.get("loss") is not None] for key, records in curves.items()}
-    words = ", ".join(f"{key} {values[-1]:.3g}" for key, values in losses.items() if values)
-    return Chart(lambda figure: draw_losses(figure, curves, title), alt=f"{title}; at the end: {words}.", height=2.8)
-
-
-def draw_losses(figure: "Figure", curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> None:
-    """Draw the training loss of several runs from the records of their metrics.jsonl, labelled at their ends."""
-    panel = figure.add_subplot()
-    ends = []
-    for key, records in curves.items():
-        points = [(float(record["step"]), record["loss"]) for record in records if record.get("loss") is not None]
-        if not points:
-            continue
-        steps, losses = thin_curve([step for step, _ in points], [loss for _, loss in points])
-        style: dict[str, Any] = {"linestyle": ":" if key in FROM_SCRATCH else "-", "marker": "o" if len(steps) == 1 else ""}
-        panel.plot(steps, losses, color=COLOURS[key], label=key, **style)
-        ends.append((losses[-1], key, COLOURS[key]))
-    panel.set_title(title)
-    panel.set_xlabel("step")
-    panel.set_ylim(bottom=0.0)
-    label_ends(panel, ends)
+def build_curves(runs: Mapping[tuple[Family, Kind], Records], metric: str, title: str, look: str, caption: str) -> Chart:
+    """Return small multiples of a metric by step."""
+    ends = {key: [record[metric] for record in records if record.get(metric) is not None] for key, records in runs.items()}
+    words = ", ".join(f"{FAMILIES[family]} {kind} {values[-1]:.3g}" for (family, kind), values in ends.items() if values)
+    return Chart(
+        partial(draw_curves, runs=runs, metric=metric, title=title),
+        alt=f"{title} by step; at the end: {words}.",
+        look=look,
+        caption=caption,
+        height=2.6,
+        narrow_height=1.7 * len({family for family, _ in runs}),
+    )
 
 
 def describe_positions(plan: Plan, inspection: Inspection) -> list[Section]:
@@ -174,27 +197,28 @@ def describe_positions(plan: Plan, inspection: Inspection) -> list[Section]:
 def describe_costs(results: Sequence[StepResult]) -> Section:
     """Build the section with time, compute and size of each step."""
     caption = (
-        "Seconds are of this machine, with evaluation and without the start of the program. exaFLOPs are counted like in table "
-        "6 of the paper: forward and backward passes over all training images; few-shot only needs forward passes. MMACs are "
-        f"millions of multiply-accumulates per image{compare_costs(results)}."
+        "Seconds are of one thread on this machine, where several runs may go on at a time, with evaluation and without the "
+        "start of processes. exaFLOPs are counted like in table 6 of the paper: forward and backward passes over all training "
+        f"images; few-shot only needs forward passes. MMACs are millions of multiply-accumulates{compare_costs(results)}."
     )
     total = sum(result.seconds for result in results)
-    return Section(f"All steps took {total:.0f} seconds", "Cost", caption, [Table(COLUMNS, format_rows(results))])
+    return Section(f"All steps took {total:.0f} seconds of one core", "Cost", caption, [Table(COLUMNS, format_rows(results))])
 
 
 def compare_costs(results: Sequence[StepResult]) -> str:
-    """Return the cost of ResNet and hybrid relative to the transferred ViT, as the end of a sentence."""
-    macs = {result.key: result.macs for result in results if result.macs}
-    rivals = [(name, macs[key]) for key, name in (("resnet", "the ResNet"), ("hybrid", "the hybrid")) if key in macs]
-    if "transfer" not in macs or not rivals:
+    """Return the cost of ResNet and hybrid relative to the ViT on the data, as the end of a sentence."""
+    macs: dict[Family, int] = {result.family: result.macs for result in results if result.kind == "scratch" and result.macs}
+    if "vit" not in macs or len(macs) == 1:
         return ""
-    fractions = " and ".join(f"{name} has {100 * count / macs['transfer']:.0f} %" for name, count in rivals)
-    return f": {fractions} of the ViT's"
+    fractions = [f"the {FAMILIES[each]} has {100 * macs[each] / macs['vit']:.0f} %" for each in macs if each != "vit"]
+    return f": {' and '.join(fractions)} of the ViT's"
 
 
 def describe_commands(results: Sequence[StepResult]) -> Section:
-    """Build the section with the command of each step."""
-    caption = "Use them with your own data and checkpoint; the last one runs the whole demo on both."
-    rows: list[Part] = [Row(f"{result.key}: {MEANINGS[result.key]}", [Commands([result.command])]) for result in results]
+    """Build the section with the command of each step, those of ResNet and hybrid folded away."""
+    rows: dict[bool, list[Part]] = {True: [], False: []}
+    for result in results:
+        rows[result.family == "vit"].append(Row(f"{result.key}: {MEANINGS[result.kind]}", [Commands([result.command])]))
     own = Row("the whole demo on your own images and checkpoint", [Commands(["vitrine demo --data DATA --model MODEL"])])
-    return Section("Each step is a command", "Commands", caption, [*rows, own])
+    caption = "Use them with your own data and checkpoint; the last one runs the whole demo on both."
+    return Section("Each step is a command", "Commands", caption, [*rows[True], Details("ResNet and hybrid", rows[False]), own])

@@ -1,4 +1,4 @@
-"""`vitrine.run_demo`: run the steps of the demo, and write its report."""
+"""`vitrine.run_demo`: make the runs of the demo, measure their models, and write the report."""
 
 import time
 from collections.abc import Iterator
@@ -11,33 +11,28 @@ import numpy as np
 import torch
 
 from vitrine.core.console import print_notice
-from vitrine.core.files import atomic_file, make_folder, read_json, write_json
+from vitrine.core.files import atomic_file, make_folder
 from vitrine.core.runtime import choose_device
+from vitrine.data.scan import count_cpus
 from vitrine.data.source import Source
 from vitrine.demo.config import DemoConfig
-from vitrine.demo.plan import Plan, Step, StepResult, plan_demo
+from vitrine.demo.plan import Plan, Step, plan_demo
 from vitrine.demo.report import write_demo_report
-from vitrine.evaluation.features import FeatureSplit
-from vitrine.evaluation.few_shot import evaluate_few_shot
-from vitrine.evaluation.intervals import Estimate, wilson_interval
-from vitrine.evaluation.predictor import Predictor
+from vitrine.demo.results import StepResult
+from vitrine.evaluation.few_shot import few_shot
+from vitrine.evaluation.intervals import wilson_interval
 from vitrine.formats.load import load_checkpoint
 from vitrine.inspection.config import InspectConfig, RolloutConfig
 from vitrine.inspection.inspect_model import Inspection, inspect
 from vitrine.inspection.report import write_inspection
 from vitrine.models.cost import compute_cost
-from vitrine.run.folder import RunSummary
-from vitrine.run.run import run_recipe
+from vitrine.recipe import Recipe
+from vitrine.run.folder import RunFolder, RunSummary
+from vitrine.studies.children import run_in_children
+from vitrine.studies.run_study import is_stopped, report_progress
+from vitrine.studies.runner import RunOutcome, RunTable, StudyRun
 
 MAX_SIDE, MAX_IMAGES = 480, 256  # of the test images that are written for the inspection
-
-
-class Interrupted(Exception):
-    """A run of the demo was interrupted; it is saved."""
-
-    def __init__(self, summary: RunSummary) -> None:
-        super().__init__(f"step {summary.steps} of {summary.total_steps}")
-        self.summary = summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +41,15 @@ class DemoResult:
 
     config: DemoConfig
     model: str
-    """The checkpoint that was transferred."""
+    """The ViT that was transferred."""
     num_train_images: int
     num_test_images: int
     steps: list[StepResult]
-    """Results of the steps; none if a run was interrupted."""
+    """Results of the steps; none if the demo was interrupted."""
     report: Path | None
-    """The HTML page; None if a run was interrupted."""
-    interrupted_by: RunSummary | None = None
-    """The run that was interrupted, if any; the same call resumes it."""
+    """The HTML page; None if the demo was interrupted."""
+    interrupted_by: int | None = None
+    """The signal; the same call continues."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `vitrine demo --json`."""
@@ -64,29 +59,32 @@ class DemoResult:
             "num_test_images": self.num_test_images,
             "model": self.model,
             "seed": self.config.seed,
+            "quick": self.config.quick,
             "results": [asdict(step) for step in self.steps],
         }
 
 
 def run_demo(config: DemoConfig | None = None) -> DemoResult:
-    """Pre-train a small ViT, transfer it, compare it with other models, inspect it, and write a report.
+    """Pre-train small models, transfer them, train them from scratch, inspect the ViT, and write a report.
 
-    Finished steps in the same folder are only read, and an interrupted one is resumed.
+    Finished runs in the same folder are only read, and interrupted ones are resumed.
     """
     config = DemoConfig() if config is None else config
     choose_device(config.device)  # an unknown device is an error before anything is opened
     plan = plan_demo(config)
+    check_folders(plan)
+    jobs = config.jobs or count_cpus()
     print_notice(
-        f"{config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.steps)} steps "
-        f"({', '.join(step.key for step in plan.steps)}), about {max(1, round(plan.minutes))} min on two CPU cores. Results go "
-        f"to {config.out}."
+        f"{config.data}: {len(plan.train):,} training and {len(plan.test):,} test images. {len(plan.runs)} runs, {jobs} at a "
+        f"time, about {max(1, round(plan.minutes))} min on two CPU cores. Results go to {config.out}."
     )
-    steps, report, interrupted_by = [], None, None
-    try:
-        steps, inspection = run_steps(plan)
+    table = run_in_children(plan.runs, config.out, jobs, read, report_progress(len(plan.runs)))
+    require_success(table)
+    steps, report = [], None
+    interrupted_by = table.interrupted_by if is_stopped(table, len(plan.runs)) else None
+    if interrupted_by is None:
+        steps, inspection = collect_results(plan, table)
         report = write_demo_report(plan, steps, inspection)
-    except Interrupted as error:
-        interrupted_by = error.summary
     return DemoResult(
         config=config,
         model=plan.checkpoint,
@@ -98,17 +96,100 @@ def run_demo(config: DemoConfig | None = None) -> DemoResult:
     )
 
 
-def run_steps(plan: Plan) -> tuple[list[StepResult], Inspection]:
-    """Run every step of a plan, the inspection last; finished runs are only read."""
-    results = []
+def check_folders(plan: Plan) -> None:
+    """Raise an error, before anything is trained, if a folder holds the run of another recipe, e.g. with other data."""
+    for run in plan.runs:
+        RunFolder(plan.config.out / run.folder).check(run.recipe)
+
+
+def require_success(table: RunTable) -> None:
+    """Raise ValueError with the error of the first run that failed; others that have finished are kept."""
+    for outcome in table.failures:
+        raise ValueError(f"{outcome.run.label} failed: {outcome.error}")
+
+
+def read(run: StudyRun, folder: Path, summary: RunSummary) -> dict[str, Any]:
+    """Measure a finished run, in its process: accuracy, cost and, before a transfer, the frozen features it starts from."""
+    # Data without splits has no test images: the held-out ones were evaluated once, at the end.
+    accuracy = summary.best if summary.test_top1 is None else summary.test_top1
+    reading = {"accuracy": accuracy, "macs": compute_cost(load_checkpoint(folder / "model").model.config).macs}
+    if run.columns["kind"] == "transfer":
+        reading["few_shot"] = read_few_shot(RunFolder(folder).read_recipe())
+    return reading
+
+
+def read_few_shot(recipe: Recipe) -> dict[str, Any]:
+    """Measure a linear classifier on frozen features of a recipe's checkpoint, fitted to the images that it trains on."""
+    start_s = time.monotonic()
+    assert recipe.model.checkpoint is not None
+    checkpoint, data = load_checkpoint(recipe.model.checkpoint), recipe.data
+    held_out = data.held_out or None
+    (result,) = few_shot(
+        checkpoint, data.source, (None,), held_out=held_out, subset=data.subset, device=recipe.device, use_cache=False
+    )
+    cost = compute_cost(checkpoint.model.config)
+    return {
+        "accuracy": result.mean,
+        "num_test_images": result.num_test_images,
+        "num_parameters": cost.num_parameters,
+        "macs": cost.macs,
+        "seconds": time.monotonic() - start_s,
+    }
+
+
+def collect_results(plan: Plan, table: RunTable) -> tuple[list[StepResult], Inspection]:
+    """Return the results of all steps in the order of the plan, and the inspection, which is made now."""
+    outcomes = {outcome.run.folder: outcome for outcome in table.outcomes}
     *steps, last = plan.steps
+    results = [
+        build_few_shot_result(plan, step, outcomes[f"{step.family}-transfer"])
+        if step.recipe is None
+        else build_result(plan, step, outcomes[step.key])
+        for step in steps
+    ]
+    print_notice(f"Last: {last.title}")
     with limit_threads(plan):
-        for number, step in enumerate(steps, start=1):
-            print_notice(f"{number}/{len(plan.steps)}  {step.title}")
-            results.append((run_few_shot if step.key == "few-shot" else run_training)(plan, step))
-        print_notice(f"{len(plan.steps)}/{len(plan.steps)}  {last.title}")
         result, inspection = run_inspection(plan, last)
     return [*results, result], inspection
+
+
+def build_result(plan: Plan, step: Step, outcome: RunOutcome) -> StepResult:
+    """Return the result of a training run."""
+    summary, reading = outcome.summary, outcome.reading
+    assert summary is not None
+    assert reading is not None
+    num_images = len(plan.test) if summary.num_test_images is None else summary.num_test_images
+    return StepResult(
+        **describe_step(step),
+        seconds=3600 * summary.device_hours,
+        accuracy=wilson_interval(reading["accuracy"], num_images),
+        num_test_images=num_images,
+        num_parameters=summary.num_parameters,
+        macs=reading["macs"],
+        num_images=summary.images,
+        exaflops=summary.exaflops,
+    )
+
+
+def build_few_shot_result(plan: Plan, step: Step, outcome: RunOutcome) -> StepResult:
+    """Return the result of the linear classifier that was fitted before a transfer."""
+    assert outcome.reading is not None
+    reading = outcome.reading["few_shot"]
+    return StepResult(
+        **describe_step(step),
+        seconds=reading["seconds"],
+        accuracy=wilson_interval(reading["accuracy"], reading["num_test_images"]),
+        num_test_images=reading["num_test_images"],
+        num_parameters=reading["num_parameters"],
+        macs=reading["macs"],
+        num_images=len(plan.train),
+        exaflops=2 * reading["macs"] * len(plan.train) / 1e18,  # forward only
+    )
+
+
+def describe_step(step: Step) -> dict[str, Any]:
+    """Return what a result repeats of its step."""
+    return {"key": step.key, "family": step.family, "kind": step.kind, "title": step.title, "command": step.command}
 
 
 @contextmanager
@@ -123,73 +204,18 @@ def limit_threads(plan: Plan) -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def run_training(plan: Plan, step: Step) -> StepResult:
-    """Train a step's recipe in its folder, or read the finished run."""
-    assert step.recipe is not None
-    out = plan.config.out / step.key
-    summary = run_recipe(step.recipe, out, step.key)
-    if summary.interrupted_by is not None or not summary.is_finished:
-        raise Interrupted(summary)
-    # Data without splits has no test images: the held-out ones were evaluated once, at the end.
-    top1, num_images = summary.test_top1, summary.num_test_images
-    if top1 is None:
-        top1, num_images = summary.best, len(plan.test)
-    assert top1 is not None
-    assert num_images is not None
-    return StepResult(
-        key=step.key,
-        title=step.title,
-        command=step.command,
-        seconds=3600 * summary.device_hours,
-        accuracy=wilson_interval(top1, num_images),
-        num_test_images=num_images,
-        num_parameters=summary.num_parameters,
-        macs=compute_cost(load_checkpoint(out / "model").model.config).macs,
-        num_images=summary.images,
-        exaflops=summary.exaflops,
-    )
-
-
-def run_few_shot(plan: Plan, step: Step) -> StepResult:
-    """Evaluate a linear classifier on features of the pre-trained checkpoint; its result is kept in few-shot.json."""
-    path, asked = plan.config.out / "few-shot.json", {"command": step.command}
-    if path.is_file():
-        kept = read_json(path)
-        if kept.get("asked") == asked:
-            return StepResult(**{**kept["result"], "accuracy": Estimate(**kept["result"]["accuracy"])})
-    start_s = time.monotonic()
-    checkpoint = load_checkpoint(plan.checkpoint, image_size=plan.image_size)
-    predictor = Predictor(checkpoint, choose_device(plan.config.device), show_progress=True)
-    train, test = (predictor.features(source) for source in (plan.train, plan.test))
-    accuracy = evaluate_few_shot(FeatureSplit(train, test, len(plan.train.class_names)), None).mean
-    cost = compute_cost(checkpoint.model.config)
-    result = StepResult(
-        key=step.key,
-        title=step.title,
-        command=step.command,
-        seconds=time.monotonic() - start_s,
-        accuracy=wilson_interval(accuracy, len(plan.test)),
-        num_test_images=len(plan.test),
-        num_parameters=cost.num_parameters,
-        macs=cost.macs,
-        num_images=len(plan.train),
-        exaflops=2 * cost.macs * len(plan.train) / 1e18,  # forward only
-    )
-    write_json(path, {"asked": asked, "result": asdict(result)})
-    return result
-
-
 def run_inspection(plan: Plan, step: Step) -> tuple[StepResult, Inspection]:
-    """Inspect the transferred model on test images, which are written as files first."""
+    """Inspect the transferred ViT on test images, which are written as files first."""
     start_s = time.monotonic()
     config, out = plan.config, plan.config.out
+    model = RunFolder(out / "vit-transfer").model
     save_test_images(plan.test, out / "images", max(config.num_drawn, config.num_measured))
-    checkpoint = load_checkpoint(out / "transfer" / "model")
     settings = InspectConfig(num_drawn=config.num_drawn, num_measured=config.num_measured)
-    inspection = inspect(checkpoint, [out / "images"], settings, RolloutConfig(), device=choose_device(config.device))
-    write_inspection(inspection, out / "inspect", str(out / "transfer" / "model"), command=step.command)
-    seconds = time.monotonic() - start_s
-    return StepResult(key=step.key, title=step.title, command=step.command, seconds=seconds), inspection
+    inspection = inspect(
+        load_checkpoint(model), [out / "images"], settings, RolloutConfig(), device=choose_device(config.device)
+    )
+    write_inspection(inspection, out / "inspect", str(model), command=step.command)
+    return StepResult(**describe_step(step), seconds=time.monotonic() - start_s), inspection
 
 
 def save_test_images(source: Source, folder: Path, count: int) -> None:

@@ -70,6 +70,7 @@ def run_in_children(runs: Sequence[StudyRun], out: Path, jobs: int, read: Read, 
     After a signal to this process, or to a child, all children are told to stop and save, and no other run is begun.
     """
     make_folder(out)
+    out = out.absolute()  # recipes name models below it: the same path whoever reads them
     outcomes: dict[str, RunOutcome] = {}
     with (
         stop_on_signals() as stop,
@@ -142,7 +143,7 @@ def start_child(run: StudyRun, out: Path, read: Read) -> dict[Connection, Child]
     SERVER.set_forkserver_preload([*PRELOADED])
     sent = replace(run, dataset=None, checkpoint=None)  # which may hold what cannot be sent
     log = out / f"{run.folder}.log"
-    arguments = (sent, out.absolute(), read, log.absolute(), answer)
+    arguments = (sent, out, read, log, answer)
     process = SERVER.Process(target=begin, args=(Path.cwd(), dict(os.environ), *arguments), name=run.folder)
     process.start()
     answer.close()  # or the connection would not end with the child

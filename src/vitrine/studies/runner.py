@@ -32,7 +32,8 @@ class StudyRun:
     title: str
     """What progress and figures call the run."""
     start: str | None = None
-    """Folder of the run whose model this one starts from: `recipe.model.checkpoint` stands for it until the run is made."""
+    """Folder of the run whose model this one starts from: `recipe.model.checkpoint` stands for it until the run is made,
+    unless it is the path of that model."""
     group: str | None = None
     """Runs that are of use only together: after a failure, the others of its group are left out."""
     dataset: DatasetHandle | None = None
@@ -130,7 +131,7 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     """Begin, resume or read one run, and measure it once if it is finished."""
     folder, recipe = out / run.folder, run.recipe
     if run.start is not None:
-        recipe = with_changes(recipe, model={"checkpoint": find_start(RunFolder(folder), RunFolder(out / run.start))})
+        recipe = with_changes(recipe, model={"checkpoint": find_start(run, RunFolder(folder), RunFolder(out / run.start))})
     summary = run_recipe(recipe, folder, run.title, run.dataset, run.checkpoint)
     if read is None or not summary.is_finished:
         return RunOutcome(run, summary)
@@ -140,12 +141,14 @@ def make_run(run: StudyRun, out: Path, read: Read | None = None) -> RunOutcome:
     return RunOutcome(run, summary, read_json(path))
 
 
-def find_start(folder: RunFolder, start: RunFolder) -> str:
-    """Return the path of the model that a run starts from.
+def find_start(run: StudyRun, folder: RunFolder, start: RunFolder) -> str:
+    """Return the path of the model that a run starts from: as the recipe has it, if that leads there already.
 
     A finished run is only read, so it keeps the path that it had: since then its table may have been moved.
     """
-    path = start.model.absolute()
+    path, written = start.model.absolute(), run.recipe.model.checkpoint
+    if written is not None and Path(written).absolute() == path:
+        return written
     recorded = folder.read_recipe().model.checkpoint if folder.summary.is_file() else None
     is_same = recorded is not None and Path(recorded).parts[-2:] == path.parts[-2:]
     return recorded if is_same and recorded is not None else str(path)
