@@ -38,7 +38,12 @@ def test_studies_are_listed_with_their_times(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [((), "NAME"), (("data-sise",), "data-size"), (("data-size", "--seeds", "1", "1"), "distinct")],
+    [
+        ((), "NAME"),
+        (("--list", "--dry-run"), "--list"),
+        (("data-sise",), "data-size"),
+        (("data-size", "--seeds", "1", "1"), "distinct"),
+    ],
 )
 def test_mistakes_cost_a_sentence(arguments: tuple[str, ...], word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2

@@ -26,7 +26,7 @@ def demo(
         out: Folder of the report, with a folder for each run.
         data: Your images, e.g. in class folders; at most a few hundred of them are trained on.
         model: Your checkpoint of a ViT, in any known format, to transfer instead of pre-training models.
-        quick: Train for a third of the steps.
+        quick: Train for fewer steps.
         jobs: Number of runs at a time, each with one thread (default: one for each CPU).
         seed: Random seed.
         device: Device, e.g. cuda (default: GPU if available).

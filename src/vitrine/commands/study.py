@@ -43,6 +43,8 @@ def study(
         json: Write the results to this file too.
     """
     if list:
+        if name is not None or dry_run or search or json is not None or config != StudyConfig():
+            raise ValueError("--list has no effect together with a study or other options: give it alone.")
         list_studies()
         return
     if name is None:

@@ -20,7 +20,7 @@ class DemoConfig:
     model: str | None = None
     """Checkpoint to transfer (default: a small ViT, ResNet and hybrid are pre-trained on generated characters first)."""
     quick: bool = False
-    """Train for a third of the steps: less time, and lower accuracies."""
+    """Train for fewer steps, where their number is not given."""
     jobs: int | None = None
     """Number of runs at a time, each with one thread; it does not change results (default: one for each CPU)."""
     seed: int = 0
@@ -46,6 +46,13 @@ class DemoConfig:
         for name, value in (("--data", self.data), ("--model", self.model)):
             if value == "":
                 raise ValueError(f"{name} '' is empty: give a path, or leave it out.")
+
+        if self.model is not None and self.pretrain_steps is not None:
+            raise ValueError(
+                f"pretrain_steps={self.pretrain_steps} has no effect: {self.model} is pre-trained already. Remove one."
+            )
+        if self.quick and self.steps is not None and (self.model or self.pretrain_steps):
+            raise ValueError("quick=True has no effect: all numbers of steps are given. Remove it, or one of them.")
 
     @property
     def is_built_in(self) -> bool:

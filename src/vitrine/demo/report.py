@@ -28,7 +28,7 @@ MEANINGS: dict[Kind, str] = {
     "scratch": "trained on the data from scratch",
     "inspect": "figures of the transferred ViT",
 }
-QUICK = "Made with --quick: a third of the steps. Without it, accuracies are higher."
+QUICK = "Made with --quick: fewer steps than the demo usually takes."
 
 
 def format_rows(results: Sequence[StepResult]) -> list[tuple[str, ...]]:
