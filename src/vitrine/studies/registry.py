@@ -34,10 +34,10 @@ STUDIES: dict[str, StudyEntry] = {
         paper="figures 3 and 4, in the regime of figure 4",
         times={
             "tiny": "about 40 s on two cores, too little for a finding",
-            "small": "not measured yet; --dry-run estimates it on this machine",
+            "small": "32 minutes on two cores with --jobs 2",
             "paper": "24 runs for each seed; --dry-run lists their exaFLOPs",
         },
-        search_time="not measured yet; --search --dry-run estimates it on this machine",
+        search_time="not measured as a whole; --search --dry-run estimates half an hour on two cores",
         home="vitrine.studies.data_size:DATA_SIZE",
     ),
     "scaling": StudyEntry(
