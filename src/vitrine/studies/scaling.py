@@ -2,10 +2,12 @@
 
 Every family has models over a range of compute, all trained alike, each at its own learning rate. Of each seed and family, the
 runs that no cheaper run of the family matches are its frontier, and a line is fitted through them (frontier.py). The measure is
-the compute of a ResNet divided by that of a ViT at equal accuracy: the middle of the logits that both frontiers cover.
+the compute of a ResNet divided by that of a ViT at equal accuracy: the middle of the logits that both frontiers cover. Seeds
+without fitted frontiers are left out, and counted, if at least three others have them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +31,23 @@ from vitrine.studies.study import SearchPlan, Study, StudyFigure, StudyPlan
 
 NUM_DRAWS = 1000  # of the bootstrap over test images
 MAX_UNDEFINED = 0.05  # of its draws; with more, there is no interval
+MIN_SEEDS = 3  # with fitted frontiers, so that seeds without are left out; fixed before any run
+RULE = f"seeds without a line are left out if {MIN_SEEDS} or more have both"
 
 LESS_COMPUTE = Claim(
     name="ViTs need less compute",
     sentence="For the same accuracy, ViTs need two to four times less pre-training compute than BiT ResNets (section 4.4).",
-    measured="ExaFLOPs of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1",
+    measured=(f"ExaFLOPs of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1; {RULE}"),
     threshold=1.0,
     unit="times",
 )
 LESS_TIME = Claim(
     name="ViTs need less time",
     sentence="Large ViTs also took fewer TPUv3-core-days to pre-train than the best convolutional networks before (table 2).",
-    measured="Seconds of training of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1",
+    measured=(
+        "Seconds of training of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1; "
+        f"{RULE}"
+    ),
     threshold=1.0,
     unit="times",
 )
@@ -113,12 +120,19 @@ def judge_claims(plan: StudyPlan, outcomes: Sequence[RunOutcome]) -> list[Verdic
 
 
 def judge_ratio(claim: Claim, vits: FamilyRuns, resnets: FamilyRuns) -> Verdict:
-    """Return the verdict on the cost of a ResNet divided by that of a ViT, over seeds and over test images."""
+    """Return the verdict on the cost of a ResNet divided by that of a ViT, over seeds and over test images.
+
+    Seeds without fitted frontiers are left out if enough others have them.
+    """
+    is_fitted = vits.fit().is_fitted & resnets.fit().is_fitted  # (S,)
+    is_kept = is_fitted if is_fitted.sum() >= MIN_SEEDS else np.ones_like(is_fitted)
+    vits, resnets = vits.select(is_kept), resnets.select(is_kept)
     frontiers = vits.fit(), resnets.fit()
-    logs = compare_frontiers(*frontiers)  # (S,)
+    logs = compare_frontiers(*frontiers)
     if np.isnan(logs).any():
         return leave_open(claim, explain_missing(*frontiers))
-    return judge(claim, [*np.exp(logs).tolist()], [check_images(claim, vits, resnets)])
+    verdict = judge(claim, [*np.exp(logs).tolist()], [check_images(claim, vits, resnets)])
+    return replace(verdict, num_left_out=int((~is_kept).sum()))
 
 
 def explain_missing(vits: Frontier, resnets: Frontier) -> str:
@@ -137,9 +151,10 @@ def check_images(claim: Claim, vits: FamilyRuns, resnets: FamilyRuns) -> Check:
     draws = count_draws(vits.num_images, NUM_DRAWS)
     logs = compare_frontiers(vits.fit_draws(draws), resnets.fit_draws(draws)).mean(axis=1)  # (1 + draws,)
     estimate = exponentiate(interval_of_draws(logs, vits.num_images, is_fraction=False))
-    if np.isnan(logs).mean() > MAX_UNDEFINED:
+    words, undefined = f"over {vits.num_images:,} test images", float(np.isnan(logs).mean())
+    if undefined > MAX_UNDEFINED:
         estimate = Estimate(estimate.value, None, None)
-    words = f"over {vits.num_images:,} test images"
+        words += f", in {100 * undefined:.0f} % of whose draws the frontiers cannot be compared"
     return Check(words=words, estimate=estimate, threshold=claim.threshold, unit=claim.unit)
 
 
