@@ -21,6 +21,7 @@ from vitrine.studies.search import SearchResult, list_first_runs, read_held_out,
 from vitrine.studies.study import SearchPlan, Study, StudyPlan, StudyResult
 
 FIGURE_HEIGHT = 3.6
+PAPER_SETS = {"jft": "JFT-300M", "imagenet": "ImageNet"}  # by the folder that recipes of the paper have
 
 
 def run_study(name: str, config: StudyConfig | None = None, *, command: str | None = None) -> StudyResult:
@@ -34,6 +35,7 @@ def run_study(name: str, config: StudyConfig | None = None, *, command: str | No
     study = load_study(name)
     folder = StudyFolder(find_out(name, config))
     plan = study.build(config.scale, config.data, config.seeds)
+    check_sources(plan)
     dataset = find_data(plan.source)
     folder.check(name, config)
     with folder.lock():
@@ -130,6 +132,17 @@ def plan_study(name: str, config: StudyConfig | None = None, *, search: bool = F
     plan = plan_search(name, config) if search else load_study(name).build(config.scale, config.data, config.seeds)
     runs = plan.runs if isinstance(plan, StudyPlan) else list_first_runs(plan.choices)
     return estimate_costs(runs, plan.num_classes, config.jobs, is_measured=has_data(plan.source))
+
+
+def check_sources(plan: StudyPlan) -> None:
+    """Raise FileNotFoundError, before the first run, unless the images of all runs are there."""
+    for source in dict.fromkeys((plan.source, *(run.recipe.data.source for run in plan.runs))):
+        if source in PAPER_SETS and not has_data(source):
+            own = f"give your images with {name_setting('data')}" if source == plan.source else "put it there"
+            raise FileNotFoundError(
+                f"Scale {plan.scale} needs {PAPER_SETS[source]} in the folder {source}: {own}, or use "
+                f"{name_setting('dry_run')} for its cost."
+            )
 
 
 def has_data(source: str) -> bool:
