@@ -14,6 +14,7 @@ from tests.studies.test_data_size_grid import write_data
 from vitrine.models.cost import compute_cost
 from vitrine.studies.answers import pack_hits
 from vitrine.studies.claims import Verdict
+from vitrine.studies.data_size_grid import OWN_REMARK
 from vitrine.studies.runner import RunOutcome
 from vitrine.studies.scaling import (
     LESS_COMPUTE,
@@ -223,10 +224,11 @@ def test_the_search_has_the_same_values_for_every_family_on_held_out_images() ->
         assert (run.recipe.seed, run.recipe.evaluation.test, run.recipe.data.subset) == (0, False, "all")
 
 
-def test_values_that_were_tried_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_were_tried_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     grid = GRIDS["tiny"]
     first = replace(grid.models[0], rates_tried=(2e-3, 4e-3))
     monkeypatch.setitem(GRIDS, "tiny", replace(grid, models=(first, *grid.models[1:])))
+    assert build("tiny", write_data(tmp_path / "own.npz", ("train", "test")), ()).tried == ()
     (tried,) = build("tiny", None, ()).tried
     assert (tried.name, tried.chosen, tried.tried) == ("learning rate of ViT 16x1", "0.004", ("0.002", "0.004"))
 
@@ -236,6 +238,7 @@ def test_own_data_replaces_the_images(tmp_path: Path) -> None:
     plan = build("tiny", data, (4,))
     assert (plan.num_classes, len(plan.runs)) == (3, 7)
     assert "300 images" in plan.regime
+    assert OWN_REMARK in plan.remark
     assert {run.recipe.data.held_out for run in plan.runs} == {0.1}
     assert {(run.recipe.seed, run.recipe.model.num_channels) for run in plan.runs} == {(4, 3)}
 

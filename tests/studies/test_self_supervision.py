@@ -22,7 +22,7 @@ from vitrine.studies.self_supervision import (
     list_rows,
     read,
 )
-from vitrine.studies.self_supervision_grid import LABELS, MASKED, SCRATCH, STARTS
+from vitrine.studies.self_supervision_grid import LABELS, MASKED, OWN_REMARK, SCRATCH, STARTS
 from vitrine.studies.study import StudyPlan
 
 Accuracies = dict[str, tuple[float, float, float]]
@@ -161,6 +161,8 @@ def test_own_data_replaces_the_labelled_images_alone(plan: StudyPlan, tmp_path: 
     data = write_data(tmp_path / "own.npz", ("train", "test"))
     own = build("tiny", data, (0,))
     assert (own.source, own.num_classes) == (data, 3)
+    assert OWN_REMARK in own.remark
+    assert OWN_REMARK not in plan.remark
     sources = {
         kind: {run.recipe.data.source for run in own.runs if run.columns["kind"] == kind}
         for kind in ("pre-training", "fine-tuning")

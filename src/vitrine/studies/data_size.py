@@ -26,6 +26,7 @@ from vitrine.studies.data_size_grid import (
     Cell,
     DataFacts,
     Grid,
+    describe_choice,
     find_facts,
     list_cells,
 )
@@ -82,7 +83,7 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=runs,
         num_classes=facts.num_classes,
-        remark=grid.remark,
+        remark=describe_choice(grid, facts),
         regime=(
             f"{facts.source}: {facts.num_classes:,} classes, {runs[0].recipe.total_steps:,} steps of "
             f"{runs[0].recipe.loader.batch_size:,} images on every number of images, up to {last}."

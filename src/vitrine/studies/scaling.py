@@ -19,7 +19,7 @@ from vitrine.run.folder import RunSummary
 from vitrine.studies.answers import Reading, leave_open, read_answers
 from vitrine.studies.claims import Check, Claim, Verdict, exponentiate, judge
 from vitrine.studies.config import Scale
-from vitrine.studies.data_size_grid import Cell, DataFacts, find_facts
+from vitrine.studies.data_size_grid import Cell, DataFacts, describe_choice, find_facts
 from vitrine.studies.data_size_recipes import build_recipe, count_evaluated
 from vitrine.studies.data_size_search import build_rate_choice, describe_tried_rates, name_rate
 from vitrine.studies.frontier import MIN_POINTS, Frontier, compare_frontiers
@@ -27,7 +27,7 @@ from vitrine.studies.runner import RunOutcome, StudyRun
 from vitrine.studies.scaling_figures import describe_frontiers
 from vitrine.studies.scaling_grid import COMPARED, GRIDS, ScalingGrid, ScalingModel, list_cells
 from vitrine.studies.scaling_readings import COMPUTE, TIME, FamilyRuns, Measure, collect_family, list_whole_seeds
-from vitrine.studies.study import SearchPlan, Study, StudyFigure, StudyPlan
+from vitrine.studies.study import SearchPlan, Study, StudyFigure, StudyPlan, TriedSetting
 
 NUM_DRAWS = 1000  # of the bootstrap over test images
 MAX_UNDEFINED = 0.05  # of its draws; with more, there is no interval
@@ -76,17 +76,20 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=runs,
         num_classes=facts.num_classes,
-        remark=f"{grid.remark} {SECONDS}",
+        remark=f"{describe_choice(grid, facts)} {SECONDS}",
         regime=(
             f"{facts.source}: {facts.num_classes:,} classes, {' or '.join(f'{each:,}' for each in steps)} steps of "
             f"{runs[0].recipe.loader.batch_size:,} images, {images}."
         ),
-        tried=tuple(
-            tried
-            for model in grid.models
-            for tried in describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried)
-        ),
+        tried=list_tried(grid, facts),
     )
+
+
+def list_tried(grid: ScalingGrid, facts: DataFacts) -> tuple[TriedSetting, ...]:
+    """Return the learning rates that a search has chosen on the glyphs, with all values tried; none for other images."""
+    models = grid.models if facts.is_fresh else ()
+    tried = (describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried) for model in models)
+    return tuple(each for some in tried for each in some)
 
 
 def build_run(grid: ScalingGrid, facts: DataFacts, model: ScalingModel, cell: Cell) -> StudyRun:

@@ -23,6 +23,7 @@ from vitrine.studies.self_supervision_grid import (
     Cell,
     Grid,
     LabelledFacts,
+    describe_choice,
     find_facts,
     list_cells,
 )
@@ -70,7 +71,7 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=tuple({run.folder: run for run in runs}.values()),
         num_classes=facts.num_classes,
-        remark=grid.remark,
+        remark=describe_choice(grid, facts),
         regime=describe_regime(grid, facts, runs),
         tried=list_tried(grid, facts),
     )
