@@ -55,7 +55,7 @@ class Regularisation:
 
     weight_decay: float
     dropout_rate: float = 0.0
-    """Of ViTs and hybrids; ResNets have no dropout."""
+    """Dropout of ViTs and hybrids; ResNets have none."""
     label_smoothing: float = 0.0
 
 

@@ -41,7 +41,7 @@ class Start:
     recipe: str = ""
     """At scale paper the recipe of its training before table 4's; its settings are not searched for."""
     pretrain_rate: Rate | None = None
-    """Of pre-training on generated images; None: there is none."""
+    """Rate of pre-training on generated images; None: there is none."""
     finetune_rate: Rate | None = None
     """None: the recipe's."""
 
