@@ -74,8 +74,12 @@ def build_figure_section(study: Study, result: StudyResult) -> Section:
     """Build the section of the figures."""
     if not result.finished:
         return Section("No run has finished", "Figure", "", [Unavailable("There is nothing to draw: every run failed.")])
+    figures = study.figures(result.plan, result.finished)
+    if not figures:
+        reason = "There is nothing to draw: every run that the figure shows failed."
+        return Section("What was measured", "Figure", "", [Unavailable(reason)])
     parts: list[Part] = []
-    for figure in study.figures(result.plan, result.finished):
+    for figure in figures:
         parts.append(Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT))
         parts += [Table(figure.columns, figure.rows, (0,))] if figure.columns else []
     return Section("What was measured", "Figure", "", parts)

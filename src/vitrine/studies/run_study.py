@@ -184,8 +184,8 @@ def describe_outcome(outcome: RunOutcome) -> str:
 def write_results(folder: StudyFolder, result: StudyResult, command: str | None) -> None:
     """Write the page, the figure and, last, the numbers."""
     study = load_study(result.name)
-    if result.finished:
-        first, *_ = study.figures(result.plan, result.finished)
-        draw_png(first.draw, folder.figure, WIDE, FIGURE_HEIGHT)
+    figures = study.figures(result.plan, result.finished) if result.finished else []
+    if figures:
+        draw_png(figures[0].draw, folder.figure, WIDE, FIGURE_HEIGHT)
     write_study_page(folder.page, study, result, command)
     write_json(folder.numbers, result.to_json())
