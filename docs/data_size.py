@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.core.files import write_json
-from vitrine.data.sources.glyphs import parse_settings
 from vitrine.demo.data_size import RESULT
 from vitrine.recipe import join_command
+from vitrine.studies.data_size_grid import GRIDS, Grid, find_facts
 from vitrine.studies.data_size_readings import pick_pretraining
 
 
 def summarise_study(study: dict[str, Any]) -> dict[str, Any]:
     """Return the content of data_size.json from that of study.json."""
-    if study["study"] != "data-size" or not study["data"].startswith("glyphs"):
-        raise SystemExit(f"{study['study']} on {study['data']} is not the study data-size on glyphs: give its study.json.")
+    grid = GRIDS[study["scale"]]
+    facts = find_facts(grid, None)
+    if study["study"] != "data-size" or study["data"] != facts.source:
+        raise SystemExit(f"{study['study']} on {study['data']} is not the study data-size on its own images: leave out --data.")
     runs = [run for run in study["runs"] if run["reading"] is not None and pick_pretraining(run, run["reading"]) is not None]
     accuracies: dict[str, dict[str, dict[str, float]]] = {}
     for run in sorted(runs, key=lambda run: (run["num_images"], run["seed"])):
@@ -28,9 +30,9 @@ def summarise_study(study: dict[str, Any]) -> dict[str, Any]:
     return {
         "scale": study["scale"],
         "data": study["data"],
-        "num_classes": parse_settings(study["data"]).classes,
+        "num_classes": facts.num_classes,
         "regime": study["regime"],
-        "command": join_command("vitrine", "study", study["study"], "--scale", study["scale"]),
+        "command": join_command("vitrine", "study", study["study"], "--scale", study["scale"], *list_seed_words(grid, study)),
         "amounts": {str(run["num_images"]): run["amount"] for run in sorted(runs, key=lambda run: run["num_images"])},
         "accuracies": accuracies,
         "verdicts": [
@@ -44,6 +46,15 @@ def summarise_study(study: dict[str, Any]) -> dict[str, Any]:
             for verdict in study["verdicts"]
         ],
     }
+
+
+def list_seed_words(grid: Grid, study: dict[str, Any]) -> list[object]:
+    """Return the option of the seeds, unless they are the grid's. Seeds that undecided claims got are not in all cells."""
+    cells: dict[tuple[str, int], set[int]] = {}
+    for run in study["runs"]:
+        cells.setdefault((run["model"], run["num_images"]), set()).add(run["seed"])
+    seeds = sorted(set.intersection(*cells.values()))
+    return [] if seeds == sorted(grid.seeds) else ["--seeds", *seeds]
 
 
 if __name__ == "__main__":

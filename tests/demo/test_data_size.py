@@ -54,13 +54,25 @@ def test_the_section_shows_means_and_verdicts(study: dict[str, Any]) -> None:
     assert [row[0] for row in rows] == ["20", "100", "fresh"]
     assert float(rows[0][2].split()[0]) == pytest.approx(30, abs=1)  # seeds differ a little
     assert [row[0] for row in list_rows(verdicts)] == [verdict["claim"]["name"] for verdict in study["verdicts"]]
-    assert [block.text for block in page.find("pre")] == ["vitrine study data-size --scale tiny"]
+    assert [block.text for block in page.find("pre")] == ["vitrine study data-size --scale tiny --seeds 0 1"]
     assert f"100{THIN_SPACE}%" in page.one(kind="wide-only").text
 
 
+@pytest.mark.parametrize("data", ["photos", "glyphs:classes=7@14"])
+def test_a_study_of_other_images_is_refused(data: str, study: dict[str, Any]) -> None:
+    with pytest.raises(SystemExit, match=data):
+        SUMMARISE({**study, "data": data})
+
+
 def test_another_study_is_refused(study: dict[str, Any]) -> None:
-    with pytest.raises(SystemExit, match="photos"):
-        SUMMARISE({**study, "data": "photos"})
+    with pytest.raises(SystemExit, match="scaling"):
+        SUMMARISE({**study, "study": "scaling"})
+
+
+def test_the_command_has_no_seeds_that_the_study_takes_by_itself(study: dict[str, Any]) -> None:
+    """Seed 1 has the runs of the compared models on all images alone, as after undecided claims."""
+    runs = [run for run in study["runs"] if run["seed"] == 0 or (run["model"], run["amount"]) == ("ViT", "fresh")]
+    assert SUMMARISE({**study, "runs": runs})["command"] == "vitrine study data-size --scale tiny"
 
 
 def test_without_the_file_the_section_is_left_out(tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from vitrine.data.open_data import find_data
-from vitrine.studies.data_size_grid import GRIDS, PLAIN, Cell, find_facts, find_regularisation, list_cells, list_sizes
+from vitrine.studies.data_size_grid import (
+    GRIDS,
+    OWN_REMARK,
+    PLAIN,
+    Cell,
+    describe_choice,
+    find_facts,
+    find_regularisation,
+    list_cells,
+    list_sizes,
+)
 
 
 def test_the_small_scale_has_six_sizes_over_three_decades() -> None:
@@ -66,3 +76,12 @@ def test_other_images_than_the_generated_ones_have_no_chosen_regularisation(tmp_
     grid = replace(grid, models=(replace(grid.models[0], regularised=("decay", "decay")),))
     facts = find_facts(grid, write_data(tmp_path / "own.npz", ("train", "test")))
     assert {cell.regularisation for cell in list_cells(grid, facts, (0,))} == {PLAIN}
+
+
+def test_how_settings_were_chosen_is_said_of_the_images_that_they_were_chosen_for(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "own.npz", ("train", "test"))
+    tiny, small, paper = (GRIDS[scale] for scale in ("tiny", "small", "paper"))
+    assert describe_choice(small, find_facts(small, None)) == small.remark
+    assert describe_choice(small, find_facts(small, data)) == OWN_REMARK
+    assert describe_choice(tiny, find_facts(tiny, data)) == f"{tiny.caution} {OWN_REMARK}"
+    assert describe_choice(paper, find_facts(paper, data)) == paper.remark  # table 3 is for any images

@@ -73,6 +73,7 @@ def test_runs_differ_only_in_model_rate_images_and_seed(scale: Scale) -> None:
     assert len(recipes) == 2 * len(grid.models) * (len(grid.sizes) + 1)
     fields = [{name: value for name, value in list_fields(recipe.to_json()) if not name.startswith(FREE)} for recipe in recipes]
     assert all(each == fields[0] for each in fields)
+    assert not any(recipe.report.page for recipe in recipes)
     for recipe in recipes:
         resolve_unused(recipe)  # raises if a field has no effect
 

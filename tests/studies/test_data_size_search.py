@@ -56,6 +56,13 @@ def test_own_data_has_learning_rates_alone(tmp_path: Path) -> None:
     assert len(build_search("tiny", data).choices) == len(GRIDS["tiny"].models)
 
 
+def test_nothing_was_tried_on_own_data(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "own.npz", ("train", "test"))
+    grid = GRIDS["small"]
+    assert list_tried(grid, find_facts(grid, None)) != ()
+    assert list_tried(grid, find_facts(grid, data)) == ()
+
+
 def test_what_was_tried_is_listed() -> None:
     grid = GRIDS["tiny"]
     first = replace(grid.models[0], rates_tried=(2e-3, 4e-3), finetune_rates_tried=(1e-3,), regularised=("decay", PLAIN))

@@ -1,5 +1,6 @@
 """The page of a study: its answer, runs, failures and commands."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,30 @@ def test_failed_runs_are_shown_with_their_errors(tmp_path: Path) -> None:
     failed = [row for row in page.find("div", "row") if row.one("p").text == "The loss is <not> finite."]
     assert [row.one("h3").text for row in failed] == [f"Failed: {outcome.run.label}" for outcome in result.failures]
     assert any("2 of 48 runs failed" in note.text for note in page.find("p", "note"))
+
+
+def list_commands(path: Path, result: StudyResult) -> list[str]:
+    write_study_page(path, DATA_SIZE, result, None)
+    return [each.one("pre").text for each in read_page(path, max_bytes=300_000).find("div", "command")]
+
+
+def test_failed_runs_are_tried_again_by_the_call_that_made_them(tmp_path: Path) -> None:
+    """Without seeds in the call, the study adds those of undecided claims by itself."""
+    result = make_result(seeds=(0, 1, 2, 3, 4), num_failed=1)
+    assert "vitrine study data-size --scale tiny --seeds 0 1 2 3 4 --jobs 1 --out out" in list_commands(
+        tmp_path / "given.html", result
+    )
+    result = replace(result, config=replace(result.config, seeds=(), data="own.npz"))
+    commands = list_commands(tmp_path / "default.html", result)
+    assert "vitrine study data-size --scale tiny --data own.npz --jobs 1 --out out" in commands
+    assert "vitrine study data-size --scale tiny --data own.npz --search" in commands
+
+
+def test_more_seeds_are_offered_only_where_they_can_decide(tmp_path: Path) -> None:
+    """No model learns anything on few images: the claim has no estimate, and the others are decided."""
+    result = make_result(vit=(0.26, 0.26, 0.90))
+    assert [verdict.outcome for verdict in result.verdicts] == ["undecided", "holds", "holds"]
+    assert not [command for command in list_commands(tmp_path / "study.html", result) if "--seeds" in command]
 
 
 def test_a_page_without_any_run_says_so(tmp_path: Path) -> None:

@@ -133,6 +133,19 @@ def test_without_the_paper_s_data_a_study_is_planned_and_not_run(tmp_path: Path,
     costs = run_study.plan_study("data-size", config)
     assert len(costs) == 24
     assert all(cost.seconds is None for cost in costs)
-    with pytest.raises(FileNotFoundError, match="jft"):
+    with pytest.raises(FileNotFoundError, match=r"JFT-300M.* jft.*data"):
         run_study.run_study("data-size", config)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_labelled_images_alone_do_not_start_a_study_that_pre_trains_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    arrays = {f"x_{split}": random.integers(0, 255, (300, 8, 8, 3)).astype(np.uint8) for split in ("train", "test")}
+    arrays |= {f"y_{split}": np.arange(300) % 3 for split in ("train", "test")}
+    np.savez("own.npz", allow_pickle=False, **arrays)
+    with pytest.raises(FileNotFoundError, match="JFT-300M"):
+        run_study.run_study("self-supervision", StudyConfig(scale="paper", data="own.npz"))
+    assert [path.name for path in tmp_path.iterdir()] == ["own.npz"]

@@ -14,6 +14,7 @@ from tests.studies.test_data_size_grid import write_data
 from vitrine.models.cost import compute_cost
 from vitrine.studies.answers import pack_hits
 from vitrine.studies.claims import Verdict
+from vitrine.studies.data_size_grid import OWN_REMARK
 from vitrine.studies.runner import RunOutcome
 from vitrine.studies.scaling import (
     LESS_COMPUTE,
@@ -127,18 +128,36 @@ def test_draws_in_which_the_families_have_nothing_in_common_leave_no_interval_ov
         (check,) = verdict.checks
         assert (check.estimate.low, check.estimate.high) == (None, None)
         assert verdict.outcome == "undecided"
+        assert "% of whose draws" in check.words
 
 
 def test_a_frontier_of_two_runs_is_left_open() -> None:
     """The second ViT is better than all larger ones, with seed 1 alone."""
     plan = make_plan()
-    outcomes = make_outcomes(plan, ratio=2.0)
-    for index, outcome in enumerate(outcomes):
-        if (outcome.run.columns["model"], outcome.run.columns["seed"]) == ("ViT 40x2", 1):
-            outcomes[index] = replace(outcome, reading=draw_reading(0.99, np.random.default_rng(0)))
-    for verdict in judge_both(plan, outcomes):
+    for verdict in judge_both(plan, shorten_frontier(make_outcomes(plan, ratio=2.0), seed=1)):
         assert (verdict.outcome, verdict.estimate) == ("undecided", None)
         assert "ViTs has 2 runs" in verdict.reason
+
+
+def shorten_frontier(outcomes: list[RunOutcome], seed: int) -> list[RunOutcome]:
+    """Let the second ViT be better than all larger ones with a seed."""
+    better = draw_reading(0.99, np.random.default_rng(0))
+    return [
+        replace(each, reading=better) if (each.run.columns["model"], each.run.columns["seed"]) == ("ViT 40x2", seed) else each
+        for each in outcomes
+    ]
+
+
+def test_a_further_seed_without_a_line_leaves_a_decided_claim_decided() -> None:
+    """Verdicts rest on the seeds that have both lines, and say how many do not."""
+    plan = make_plan((*SEEDS, 3))
+    outcomes = make_outcomes(plan, ratio=2.0)
+    three = [each for each in outcomes if each.run.columns["seed"] != 3]
+    expected = judge_both(plan, three)
+    for verdict, other in zip(judge_both(plan, shorten_frontier(outcomes, seed=3)), expected, strict=True):
+        assert (verdict.outcome, verdict.num_seeds, verdict.num_left_out) == ("holds", 3, 1)
+        assert (verdict.estimate, verdict.checks) == (other.estimate, other.checks)
+        assert verdict.describe_seeds() == "3 seeds (1 left out)"
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -205,10 +224,11 @@ def test_the_search_has_the_same_values_for_every_family_on_held_out_images() ->
         assert (run.recipe.seed, run.recipe.evaluation.test, run.recipe.data.subset) == (0, False, "all")
 
 
-def test_values_that_were_tried_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_were_tried_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     grid = GRIDS["tiny"]
     first = replace(grid.models[0], rates_tried=(2e-3, 4e-3))
     monkeypatch.setitem(GRIDS, "tiny", replace(grid, models=(first, *grid.models[1:])))
+    assert build("tiny", write_data(tmp_path / "own.npz", ("train", "test")), ()).tried == ()
     (tried,) = build("tiny", None, ()).tried
     assert (tried.name, tried.chosen, tried.tried) == ("learning rate of ViT 16x1", "0.004", ("0.002", "0.004"))
 
@@ -218,6 +238,7 @@ def test_own_data_replaces_the_images(tmp_path: Path) -> None:
     plan = build("tiny", data, (4,))
     assert (plan.num_classes, len(plan.runs)) == (3, 7)
     assert "300 images" in plan.regime
+    assert OWN_REMARK in plan.remark
     assert {run.recipe.data.held_out for run in plan.runs} == {0.1}
     assert {(run.recipe.seed, run.recipe.model.num_channels) for run in plan.runs} == {(4, 3)}
 

@@ -6,14 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.pages import read_page
 from tests.studies.test_data_size import NUM_TEST, SEEDS, SUMMARY, draw_reading
 from tests.studies.test_data_size_grid import write_data
 from vitrine.data.open_data import open_train_data
 from vitrine.studies.claims import Verdict, student_interval
+from vitrine.studies.config import StudyConfig
+from vitrine.studies.page import write_study_page
 from vitrine.studies.runner import RunOutcome
 from vitrine.studies.self_supervision import (
     HELPS,
     LABELS_HELP_MORE,
+    SELF_SUPERVISION,
     build,
     collect,
     describe_figures,
@@ -22,8 +26,8 @@ from vitrine.studies.self_supervision import (
     list_rows,
     read,
 )
-from vitrine.studies.self_supervision_grid import LABELS, MASKED, SCRATCH, STARTS
-from vitrine.studies.study import StudyPlan
+from vitrine.studies.self_supervision_grid import LABELS, MASKED, OWN_REMARK, SCRATCH, STARTS
+from vitrine.studies.study import StudyPlan, StudyResult
 
 Accuracies = dict[str, tuple[float, float, float]]
 PLANTED: Accuracies = {SCRATCH: (0.3, 0.5, 0.8), MASKED: (0.4, 0.6, 0.85), LABELS: (0.6, 0.7, 0.9)}
@@ -161,6 +165,8 @@ def test_own_data_replaces_the_labelled_images_alone(plan: StudyPlan, tmp_path: 
     data = write_data(tmp_path / "own.npz", ("train", "test"))
     own = build("tiny", data, (0,))
     assert (own.source, own.num_classes) == (data, 3)
+    assert OWN_REMARK in own.remark
+    assert OWN_REMARK not in plan.remark
     sources = {
         kind: {run.recipe.data.source for run in own.runs if run.columns["kind"] == kind}
         for kind in ("pre-training", "fine-tuning")
@@ -195,6 +201,18 @@ def test_a_reading_of_pre_training_is_its_held_out_accuracy(plan: StudyPlan, tmp
 def test_the_page_has_the_figure_of_the_starts(plan: StudyPlan) -> None:
     (figure,) = describe_figures(plan, make_outcomes(plan, PLANTED))
     assert f"{MASKED}: 40, 60, 85 percent" in figure.alt
+
+
+def test_without_a_fine_tuned_model_there_is_nothing_to_draw(plan: StudyPlan, tmp_path: Path) -> None:
+    outcomes = fail(make_outcomes(plan, PLANTED))
+    verdicts = judge_claims(plan, outcomes)
+    config = StudyConfig(scale="tiny", seeds=SEEDS)
+    result = StudyResult(name="self-supervision", config=config, out=tmp_path, plan=plan, outcomes=outcomes, verdicts=verdicts)
+    assert len(result.finished) == 2 * len(SEEDS)
+    write_study_page(tmp_path / "study.html", SELF_SUPERVISION, result, None)
+    page = read_page(tmp_path / "study.html", max_bytes=300_000)
+    assert page.find("figure", "chart") == []
+    assert any("nothing to draw" in each.text for each in page.find("p", "unavailable"))
 
 
 def test_the_paper_s_starts_are_all_fine_tuned_at_384_pixels() -> None:

@@ -40,6 +40,11 @@ def test_no_setting_of_a_recipe_is_without_effect(scale: Scale) -> None:
         resolve_unused(run.recipe)
 
 
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_runs_draw_no_pages(scale: Scale) -> None:
+    assert not any(run.recipe.report.page for run in build(scale, None, ()).runs)
+
+
 def test_test_images_are_seen_after_fine_tuning_alone() -> None:
     for run in build("small", None, (0,)).runs:
         is_tuned = run.columns["kind"] == "fine-tuning"

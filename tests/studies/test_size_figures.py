@@ -28,9 +28,15 @@ def test_means_are_over_seeds_in_the_order_of_the_numbers_of_images() -> None:
     assert describe_means(READINGS, ["ViT", "hybrid", "ResNet"]) == "ViT: 30, 90 percent; ResNet: 80 percent"
 
 
-def test_means_have_their_spread_and_gaps_their_sign() -> None:
+def test_means_have_their_spread() -> None:
     assert (format_mean([0.2, 0.4]), format_mean([0.5]), format_mean([])) == ("30.0 \u00b1 14.1", "50.0", "")
-    assert (format_gap([0.2, 0.4], [0.5]), format_gap([], [0.5])) == ("\u221220.0", "")
+
+
+def test_gaps_are_of_the_seeds_that_both_models_have() -> None:
+    """ViT has seed 1 too, on which the ResNet has failed."""
+    assert format_gap(READINGS, ("ViT", "ResNet"), 20) == "\u221260.0"
+    assert format_gap(READINGS, ("ResNet", "ViT"), 20) == "+60.0"
+    assert format_gap(READINGS, ("ViT", "ResNet"), 400) == ""
 
 
 def test_a_curve_has_a_dot_for_each_run_and_a_line_through_the_means() -> None:

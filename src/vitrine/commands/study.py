@@ -153,8 +153,7 @@ def format_verdict(verdict: "Verdict") -> "Iterator[tuple[str, ...]]":
     if verdict.estimate is None:
         yield (claim.name, verdict.outcome, verdict.reason, "", "")
         return
-    seeds = f"{verdict.num_seeds} seed{'' if verdict.num_seeds == 1 else 's'}"
-    yield (claim.name, verdict.outcome, seeds, *format_estimate(verdict.estimate, claim.unit))
+    yield (claim.name, verdict.outcome, verdict.describe_seeds(), *format_estimate(verdict.estimate, claim.unit))
     for check in verdict.checks:
         yield ("", check.outcome, check.words, *format_estimate(check.estimate, check.unit))
 

@@ -58,9 +58,16 @@ class Verdict:
     estimate: Estimate | None
     """Mean over the seeds with its interval; None if the runs that it needs are missing."""
     num_seeds: int
+    num_left_out: int = 0
+    """Number of further seeds whose runs are finished and give no value."""
     checks: tuple[Check, ...] = ()
     reason: str = ""
     """Why there is no estimate."""
+
+    def describe_seeds(self) -> str:
+        """Return the number of seeds in words, e.g. 4 seeds (1 left out)."""
+        left_out = f" ({self.num_left_out} left out)" if self.num_left_out > 0 else ""
+        return f"{self.num_seeds} seed{'' if self.num_seeds == 1 else 's'}{left_out}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as in study.json."""

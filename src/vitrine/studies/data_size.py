@@ -26,6 +26,7 @@ from vitrine.studies.data_size_grid import (
     Cell,
     DataFacts,
     Grid,
+    describe_choice,
     find_facts,
     list_cells,
 )
@@ -82,7 +83,7 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=runs,
         num_classes=facts.num_classes,
-        remark=grid.remark,
+        remark=describe_choice(grid, facts),
         regime=(
             f"{facts.source}: {facts.num_classes:,} classes, {runs[0].recipe.total_steps:,} steps of "
             f"{runs[0].recipe.loader.batch_size:,} images on every number of images, up to {last}."
@@ -147,20 +148,31 @@ def judge_others(plan: StudyPlan, outcomes: Sequence[RunOutcome]) -> list[OtherM
 def judge_measure(plan: StudyPlan, outcomes: Sequence[RunOutcome], measure: Measure) -> list[Verdict]:
     """Return the verdicts on the three claims from one kind of readings."""
     compared, readings = GRIDS[plan.scale].compared, collect(outcomes, measure)
-    sizes = sorted({each.run.columns["num_images"] for each in outcomes})
+    sizes = list_planned_sizes(plan)
     last = build_pair(readings, compared, sizes[-1:])
     if last is None:
         return [leave_open(claim, "No seed has the runs of ViT and ResNet.") for claim in CLAIMS]
     verdicts = [judge_gap(CATCHES_UP, last), judge_gap(REVERSES, last)]
-    first = find_first_size(readings, compared, sizes, 1 / measure.count_classes(plan))
+    return [judge_narrowing(readings, compared, sizes, 1 / measure.count_classes(plan)), *verdicts]
+
+
+def judge_narrowing(readings: Readings, compared: tuple[str, str], sizes: Sequence[int], guessing: float) -> Verdict:
+    """Return the verdict on how the gap changes from the first number of images that counts to the last."""
+    if build_pair(readings, compared, sizes) is None:
+        return leave_open(NARROWS, "No seed has all runs of ViT and ResNet.")
+    first = find_first_size(readings, compared, sizes, guessing)
     if first is None:
         reason = f"On no number of images but the last are both models {100 * FLOOR:.0f} points above guessing."
-        return [leave_open(NARROWS, reason), *verdicts]
+        return leave_open(NARROWS, reason)
     before, after = (build_pair(readings, compared, [first, sizes[-1]], size) for size in (first, sizes[-1]))
-    if before is None or after is None:
-        return [leave_open(NARROWS, "No seed has all runs of ViT and ResNet."), *verdicts]
-    words = f"from {first:,} to {sizes[-1]:,} images"
-    return [judge_change(NARROWS, before, after, words), *verdicts]
+    assert before is not None
+    assert after is not None
+    return judge_change(NARROWS, before, after, f"from {first:,} to {sizes[-1]:,} images")
+
+
+def list_planned_sizes(plan: StudyPlan) -> list[int]:
+    """Return the numbers of images of a plan; the last stays all images when every run on it has failed."""
+    return sorted({run.columns["num_images"] for run in plan.runs})
 
 
 def find_first_size(readings: Readings, compared: tuple[str, str], sizes: Sequence[int], guessing: float) -> int | None:
@@ -179,14 +191,15 @@ def find_first_size(readings: Readings, compared: tuple[str, str], sizes: Sequen
 def extend(
     plan: StudyPlan, outcomes: Sequence[RunOutcome], verdicts: Sequence[Verdict], seeds: tuple[int, ...]
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of ViT and ResNet with further seeds that undecided claims rest on."""
-    if all(verdict.outcome != "undecided" for verdict in verdicts):
+    """Return the runs of ViT and ResNet with further seeds that undecided claims rest on; none if they could not decide one."""
+    undecided = [verdict.claim for verdict in verdicts if verdict.outcome == "undecided" and verdict.estimate is not None]
+    if not undecided:
         return ()
     grid, there = GRIDS[plan.scale], {run.folder for run in plan.runs}
     facts = find_facts(grid, plan.data)
-    sizes = sorted({run.columns["num_images"] for run in plan.runs})
-    needed = sizes[-1:]
-    if any(verdict.claim is NARROWS and verdict.outcome == "undecided" for verdict in verdicts):
+    sizes = list_planned_sizes(plan)
+    needed = sizes[-1:]  # every claim rests on all images
+    if NARROWS in undecided:
         first = find_first_size(collect(outcomes, MAIN), grid.compared, sizes, 1 / plan.num_classes)
         needed += [] if first is None else [first]
     models = [model for model in grid.models if model.name in grid.compared]

@@ -55,8 +55,8 @@ def build_curve(model: GridModel) -> Curve:
 
 def format_size(grid: Grid, readings: Readings, num_images: int, amount: str) -> tuple[str, ...]:
     """Return the means of all models on a number of images, with their spread over seeds, and the gap of the compared ones."""
-    found = {model.name: list_accuracies(readings, model.name, num_images) for model in grid.models}
-    return amount, *map(format_mean, found.values()), format_gap(*(found[name] for name in grid.compared))
+    means = [format_mean(list_accuracies(readings, model.name, num_images)) for model in grid.models]
+    return amount, *means, format_gap(readings, grid.compared, num_images)
 
 
 def describe_gaps(gaps: Sequence[tuple[str, Points]], outcomes: Sequence[RunOutcome]) -> StudyFigure:

@@ -21,6 +21,7 @@ VIT_SMALL, VIT_LARGE, RESNET_EQUAL, HYBRID_EQUAL = "ViT, half width", "ViT", "Re
 JFT, JFT_IMAGES, JFT_CLASSES = "jft", 303_000_000, 18_291  # section 4.1 and table 6
 REAL_SET = "digits"
 PLAIN = "none"
+OWN_REMARK = "Learning rates are those of the glyphs."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Regularisation:
 
     weight_decay: float
     dropout_rate: float = 0.0
-    """Of ViTs and hybrids; ResNets have no dropout."""
+    """Dropout of ViTs and hybrids; ResNets have none."""
     label_smoothing: float = 0.0
 
 
@@ -82,6 +83,8 @@ class BaseGrid:
     image_size: int = 28
     glyphs: str = ""
     """Settings of the generated images, without their number and size."""
+    caution: str = ""
+    """What a finding of the scale is worth, for the page."""
     remark: str = ""
     """How the settings were chosen, for the page."""
 
@@ -185,7 +188,7 @@ GRIDS: dict[Scale, Grid] = {
         image_size=14,
         glyphs="classes=4,warp=0.1,noise=0.2",
         searched=(20,),
-        remark="This scale shows that everything works. Models, runs and images are far too small for a finding.",
+        caution="This scale shows that everything works. Models, runs and images are far too small for a finding.",
     ),
     "small": Grid(
         models=(
@@ -294,6 +297,12 @@ def find_facts(grid: BaseGrid, data: str | None) -> DataFacts:
         num_test=len(dataset.open(choose_test_split(dataset))),
         is_fresh=is_fresh,
     )
+
+
+def describe_choice(grid: BaseGrid, facts: DataFacts) -> str:
+    """Return the caution of a grid and how its settings were chosen, which is about the glyphs if the scale has them."""
+    remark = grid.remark if facts.is_fresh or not grid.glyphs else OWN_REMARK
+    return " ".join(filter(None, (grid.caution, remark)))
 
 
 def count_channels(source: Source) -> int:

@@ -85,10 +85,15 @@ def build_report_config(total_steps: int) -> ReportConfig:
     return ReportConfig(every_steps=max(1, total_steps // 40), page=False)
 
 
+def leave_out_page(report: ReportConfig) -> ReportConfig:
+    """Return what a run of the paper logs, without a page."""
+    return replace(report, page=False)
+
+
 def build_paper_recipe(facts: DataFacts, model: GridModel) -> Recipe:
     """Build the recipe of table 3, as long on every number of images as on all."""
     changes = {name: value for name, value in model.settings.items() if name != "recipe"}
     recipe = with_changes(RECIPES[model.settings["recipe"]](), **({"model": changes} if changes else {}))
     assert recipe.epochs is not None
     total_steps = round(recipe.epochs * facts.num_images / recipe.loader.batch_size)
-    return replace(recipe, epochs=None, total_steps=total_steps)
+    return replace(recipe, epochs=None, total_steps=total_steps, report=leave_out_page(recipe.report))

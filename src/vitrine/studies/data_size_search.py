@@ -120,13 +120,12 @@ def build_cell_trial(grid: BaseGrid, facts: DataFacts, cell: Cell) -> StudyRun:
 
 
 def list_tried(grid: Grid, facts: DataFacts) -> tuple[TriedSetting, ...]:
-    """Return the settings that were chosen by a search, with all values that it tried."""
+    """Return the settings that a search has chosen on the glyphs, with all values that it tried; none for other images."""
     tried: list[TriedSetting] = []
-    for model in grid.models:
+    for model in grid.models if facts.is_fresh else ():
         tried += describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried)
-        if facts.is_fresh:
-            tried += describe_tried_rates(name_finetune_rate(model), model.finetune_rate, model.finetune_rates_tried)
-        if model.regularised and facts.is_fresh:
+        tried += describe_tried_rates(name_finetune_rate(model), model.finetune_rate, model.finetune_rates_tried)
+        if model.regularised:
             tried += [
                 TriedSetting(name=name_regularisation(model, size), chosen=name, tried=tuple(REGULARISATIONS))
                 for size, name in zip(grid.sizes, model.regularised, strict=True)

@@ -1,5 +1,6 @@
 """study.html: the claims with their verdicts, the figure, what the paper reports, how it was run, runs and commands."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from vitrine.core.console import join_names
@@ -14,7 +15,10 @@ from vitrine.studies.study import Study, StudyResult
 
 FIGURE_HEIGHT = 3.6
 TEXT_COLUMNS = ("model", "family", "images", "regularisation", "start", "pre-training has reached")
-OTHERS = "These verdicts are not the study's own: the rules are the same, and what is measured is not what the claims name."
+OTHERS = (
+    "These verdicts are not the study's own: the rules are the same, and what is measured is not what the claims name. 5-shot "
+    "accuracy is a mean over draws of the examples, so it has the interval over seeds alone."
+)
 
 
 def write_study_page(path: Path, study: Study, result: StudyResult, command: str | None) -> None:
@@ -70,8 +74,12 @@ def build_figure_section(study: Study, result: StudyResult) -> Section:
     """Build the section of the figures."""
     if not result.finished:
         return Section("No run has finished", "Figure", "", [Unavailable("There is nothing to draw: every run failed.")])
+    figures = study.figures(result.plan, result.finished)
+    if not figures:
+        reason = "There is nothing to draw: every run that the figure shows failed."
+        return Section("What was measured", "Figure", "", [Unavailable(reason)])
     parts: list[Part] = []
-    for figure in study.figures(result.plan, result.finished):
+    for figure in figures:
         parts.append(Chart(figure.draw, alt=figure.alt, look=figure.look, caption=figure.caption, height=FIGURE_HEIGHT))
         parts += [Table(figure.columns, figure.rows, (0,))] if figure.columns else []
     return Section("What was measured", "Figure", "", parts)
@@ -129,25 +137,29 @@ def build_next_section(study: Study, result: StudyResult) -> Section:
     """Build the section of commands: more seeds for what is undecided, and the paper's own grid."""
     parts: list[Part] = []
     seeds = sorted({outcome.run.columns["seed"] for outcome in result.outcomes})
-    is_open = any(verdict.outcome == "undecided" for verdict in result.verdicts)
+    is_open = any(verdict.outcome == "undecided" and verdict.estimate is not None for verdict in result.verdicts)
     title = "Continue from here"
     if is_open and len(seeds) < SEEDS_TO_DECIDE:
         title = "More seeds may decide what is open"
         more = [*seeds, *(seed for seed in range(SEEDS_TO_DECIDE + max(seeds, default=0)) if seed not in seeds)]
-        parts.append(Commands([build_command(result, [*sorted(more[:SEEDS_TO_DECIDE])])]))
-    if result.failures:
-        parts += [Subheading("Try failed runs again"), Commands([build_command(result, seeds)])]
+        parts.append(Commands([build_command(result, sorted(more[:SEEDS_TO_DECIDE]))]))
+    if result.failures:  # with the seeds of the call: further ones were added to some runs alone
+        parts += [Subheading("Try failed runs again"), Commands([build_command(result, result.config.seeds)])]
     if study.search is not None and result.config.scale != "paper":
-        search = join_command("vitrine", "study", result.name, "--scale", result.config.scale, "--search")
+        search = join_command(*begin_command(result), "--search")
         parts += [Subheading("Choose the settings again, on held-out images"), Commands([search])]
     paper = join_command("vitrine", "study", result.name, "--scale", "paper", "--dry-run")
     parts += [Subheading("The paper's own grid: what it costs"), Commands([paper])]
     return Section(title, "Continue", "Finished runs are only read.", parts)
 
 
-def build_command(result: StudyResult, seeds: list[int]) -> str:
-    """Return the command that continues a study with these seeds."""
-    config = result.config
-    data = [] if config.data is None else ["--data", config.data]
-    words = ["vitrine", "study", result.name, "--scale", config.scale, *data, "--seeds", *seeds, "--jobs", config.jobs]
-    return join_command(*words, "--out", result.out)
+def build_command(result: StudyResult, seeds: Sequence[int]) -> str:
+    """Return the command that continues a study with these seeds, or with those of its scale."""
+    words = ["--seeds", *seeds] if seeds else []
+    return join_command(*begin_command(result), *words, "--jobs", result.config.jobs, "--out", result.out)
+
+
+def begin_command(result: StudyResult) -> list[str]:
+    """Return the words that name a study, its scale and its data."""
+    data = [] if result.config.data is None else ["--data", result.config.data]
+    return ["vitrine", "study", result.name, "--scale", result.config.scale, *data]

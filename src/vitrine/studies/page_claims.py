@@ -133,7 +133,6 @@ def describe_numbers(verdict: Verdict) -> str:
     if verdict.estimate is None:
         return ""
     unit, interval = verdict.claim.unit, describe_interval(verdict.estimate, verdict.claim.unit)
-    seeds = "1 seed" if verdict.num_seeds == 1 else f"{verdict.num_seeds} seeds"
-    words = f"95 % interval {interval} over {seeds}" if interval else "one seed gives no interval"
+    words = f"95 % interval {interval} over {verdict.describe_seeds()}" if interval else "one seed gives no interval"
     checks = " ".join(map(describe_check, verdict.checks))
     return f"<b>{format_value(verdict.estimate.value, unit)}</b> {unit}, {escape(f'{words}. {checks}')}"

@@ -21,6 +21,7 @@ from vitrine.studies.search import SearchResult, list_first_runs, read_held_out,
 from vitrine.studies.study import SearchPlan, Study, StudyPlan, StudyResult
 
 FIGURE_HEIGHT = 3.6
+PAPER_SETS = {"jft": "JFT-300M", "imagenet": "ImageNet"}  # by the folder that recipes of the paper have
 
 
 def run_study(name: str, config: StudyConfig | None = None, *, command: str | None = None) -> StudyResult:
@@ -34,6 +35,7 @@ def run_study(name: str, config: StudyConfig | None = None, *, command: str | No
     study = load_study(name)
     folder = StudyFolder(find_out(name, config))
     plan = study.build(config.scale, config.data, config.seeds)
+    check_sources(plan)
     dataset = find_data(plan.source)
     folder.check(name, config)
     with folder.lock():
@@ -132,6 +134,17 @@ def plan_study(name: str, config: StudyConfig | None = None, *, search: bool = F
     return estimate_costs(runs, plan.num_classes, config.jobs, is_measured=has_data(plan.source))
 
 
+def check_sources(plan: StudyPlan) -> None:
+    """Raise FileNotFoundError, before the first run, unless the images of all runs are there."""
+    for source in dict.fromkeys((plan.source, *(run.recipe.data.source for run in plan.runs))):
+        if source in PAPER_SETS and not has_data(source):
+            own = f"give your images with {name_setting('data')}" if source == plan.source else "put it there"
+            raise FileNotFoundError(
+                f"Scale {plan.scale} needs {PAPER_SETS[source]} in the folder {source}: {own}, or use "
+                f"{name_setting('dry_run')} for its cost."
+            )
+
+
 def has_data(source: str) -> bool:
     """Return whether the data of a study is there."""
     try:
@@ -171,8 +184,8 @@ def describe_outcome(outcome: RunOutcome) -> str:
 def write_results(folder: StudyFolder, result: StudyResult, command: str | None) -> None:
     """Write the page, the figure and, last, the numbers."""
     study = load_study(result.name)
-    if result.finished:
-        first, *_ = study.figures(result.plan, result.finished)
-        draw_png(first.draw, folder.figure, WIDE, FIGURE_HEIGHT)
+    figures = study.figures(result.plan, result.finished) if result.finished else []
+    if figures:
+        draw_png(figures[0].draw, folder.figure, WIDE, FIGURE_HEIGHT)
     write_study_page(folder.page, study, result, command)
     write_json(folder.numbers, result.to_json())

@@ -2,10 +2,12 @@
 
 Every family has models over a range of compute, all trained alike, each at its own learning rate. Of each seed and family, the
 runs that no cheaper run of the family matches are its frontier, and a line is fitted through them (frontier.py). The measure is
-the compute of a ResNet divided by that of a ViT at equal accuracy: the middle of the logits that both frontiers cover.
+the compute of a ResNet divided by that of a ViT at equal accuracy: the middle of the logits that both frontiers cover. Seeds
+without fitted frontiers are left out, and counted, if at least three others have them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from vitrine.run.folder import RunSummary
 from vitrine.studies.answers import Reading, leave_open, read_answers
 from vitrine.studies.claims import Check, Claim, Verdict, exponentiate, judge
 from vitrine.studies.config import Scale
-from vitrine.studies.data_size_grid import Cell, DataFacts, find_facts
+from vitrine.studies.data_size_grid import Cell, DataFacts, describe_choice, find_facts
 from vitrine.studies.data_size_recipes import build_recipe, count_evaluated
 from vitrine.studies.data_size_search import build_rate_choice, describe_tried_rates, name_rate
 from vitrine.studies.frontier import MIN_POINTS, Frontier, compare_frontiers
@@ -25,22 +27,27 @@ from vitrine.studies.runner import RunOutcome, StudyRun
 from vitrine.studies.scaling_figures import describe_frontiers
 from vitrine.studies.scaling_grid import COMPARED, GRIDS, ScalingGrid, ScalingModel, list_cells
 from vitrine.studies.scaling_readings import COMPUTE, TIME, FamilyRuns, Measure, collect_family, list_whole_seeds
-from vitrine.studies.study import SearchPlan, Study, StudyFigure, StudyPlan
+from vitrine.studies.study import SearchPlan, Study, StudyFigure, StudyPlan, TriedSetting
 
 NUM_DRAWS = 1000  # of the bootstrap over test images
 MAX_UNDEFINED = 0.05  # of its draws; with more, there is no interval
+MIN_SEEDS = 3  # with fitted frontiers, so that seeds without are left out; fixed before any run
+RULE = f"seeds without a line are left out if {MIN_SEEDS} or more have both"
 
 LESS_COMPUTE = Claim(
     name="ViTs need less compute",
     sentence="For the same accuracy, ViTs need two to four times less pre-training compute than BiT ResNets (section 4.4).",
-    measured="ExaFLOPs of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1",
+    measured=(f"ExaFLOPs of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1; {RULE}"),
     threshold=1.0,
     unit="times",
 )
 LESS_TIME = Claim(
     name="ViTs need less time",
     sentence="Large ViTs also took fewer TPUv3-core-days to pre-train than the best convolutional networks before (table 2).",
-    measured="Seconds of training of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1",
+    measured=(
+        "Seconds of training of a ResNet divided by those of a ViT at equal accuracy, from the fitted frontiers; above 1; "
+        f"{RULE}"
+    ),
     threshold=1.0,
     unit="times",
 )
@@ -69,17 +76,20 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=runs,
         num_classes=facts.num_classes,
-        remark=f"{grid.remark} {SECONDS}",
+        remark=f"{describe_choice(grid, facts)} {SECONDS}",
         regime=(
             f"{facts.source}: {facts.num_classes:,} classes, {' or '.join(f'{each:,}' for each in steps)} steps of "
             f"{runs[0].recipe.loader.batch_size:,} images, {images}."
         ),
-        tried=tuple(
-            tried
-            for model in grid.models
-            for tried in describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried)
-        ),
+        tried=list_tried(grid, facts),
     )
+
+
+def list_tried(grid: ScalingGrid, facts: DataFacts) -> tuple[TriedSetting, ...]:
+    """Return the learning rates that a search has chosen on the glyphs, with all values tried; none for other images."""
+    models = grid.models if facts.is_fresh else ()
+    tried = (describe_tried_rates(name_rate(model), model.learning_rate, model.rates_tried) for model in models)
+    return tuple(each for some in tried for each in some)
 
 
 def build_run(grid: ScalingGrid, facts: DataFacts, model: ScalingModel, cell: Cell) -> StudyRun:
@@ -113,12 +123,19 @@ def judge_claims(plan: StudyPlan, outcomes: Sequence[RunOutcome]) -> list[Verdic
 
 
 def judge_ratio(claim: Claim, vits: FamilyRuns, resnets: FamilyRuns) -> Verdict:
-    """Return the verdict on the cost of a ResNet divided by that of a ViT, over seeds and over test images."""
+    """Return the verdict on the cost of a ResNet divided by that of a ViT, over seeds and over test images.
+
+    Seeds without fitted frontiers are left out if enough others have them.
+    """
+    is_fitted = vits.fit().is_fitted & resnets.fit().is_fitted  # (S,)
+    is_kept = is_fitted if is_fitted.sum() >= MIN_SEEDS else np.ones_like(is_fitted)
+    vits, resnets = vits.select(is_kept), resnets.select(is_kept)
     frontiers = vits.fit(), resnets.fit()
-    logs = compare_frontiers(*frontiers)  # (S,)
+    logs = compare_frontiers(*frontiers)
     if np.isnan(logs).any():
         return leave_open(claim, explain_missing(*frontiers))
-    return judge(claim, [*np.exp(logs).tolist()], [check_images(claim, vits, resnets)])
+    verdict = judge(claim, [*np.exp(logs).tolist()], [check_images(claim, vits, resnets)])
+    return replace(verdict, num_left_out=int((~is_kept).sum()))
 
 
 def explain_missing(vits: Frontier, resnets: Frontier) -> str:
@@ -137,9 +154,10 @@ def check_images(claim: Claim, vits: FamilyRuns, resnets: FamilyRuns) -> Check:
     draws = count_draws(vits.num_images, NUM_DRAWS)
     logs = compare_frontiers(vits.fit_draws(draws), resnets.fit_draws(draws)).mean(axis=1)  # (1 + draws,)
     estimate = exponentiate(interval_of_draws(logs, vits.num_images, is_fraction=False))
-    if np.isnan(logs).mean() > MAX_UNDEFINED:
+    words, undefined = f"over {vits.num_images:,} test images", float(np.isnan(logs).mean())
+    if undefined > MAX_UNDEFINED:
         estimate = Estimate(estimate.value, None, None)
-    words = f"over {vits.num_images:,} test images"
+        words += f", in {100 * undefined:.0f} % of whose draws the frontiers cannot be compared"
     return Check(words=words, estimate=estimate, threshold=claim.threshold, unit=claim.unit)
 
 

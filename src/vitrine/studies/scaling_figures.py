@@ -9,11 +9,11 @@ import numpy as np
 from vitrine.core.console import format_number
 from vitrine.evaluation.intervals import Estimate
 from vitrine.studies.claims import student_interval
-from vitrine.studies.data_size_figures import format_mean
 from vitrine.studies.frontier import find_frontier
 from vitrine.studies.runner import RunOutcome
 from vitrine.studies.scaling_grid import FAMILIES, STYLES, Family
 from vitrine.studies.scaling_readings import COMPUTE, TIME, FamilyRuns, Measure, collect_family, list_whole_seeds, read_cost
+from vitrine.studies.size_figures import format_mean
 from vitrine.studies.study import StudyFigure, StudyPlan
 from vitrine.training.metrics_log import label_ends, label_top_tick
 

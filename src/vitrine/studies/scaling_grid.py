@@ -109,7 +109,7 @@ GRIDS: dict[Scale, ScalingGrid] = {
         num_times=1,
         image_size=14,
         glyphs="classes=4,warp=0.1,noise=0.2",
-        remark="This scale shows that everything works. Models, runs and images are far too small for a finding.",
+        caution="This scale shows that everything works. Models, runs and images are far too small for a finding.",
     ),
     # From 0.25 to 8 MMACs, in steps of about a factor of 2; hybrids at both ends and in the middle.
     "small": ScalingGrid(

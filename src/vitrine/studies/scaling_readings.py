@@ -50,6 +50,10 @@ class FamilyRuns:
         """Logits of the accuracies, (S, M)."""
         return compute_logits(self.hits.mean(axis=0), self.num_images)
 
+    def select(self, is_kept: np.ndarray) -> "FamilyRuns":
+        """Return the runs with some of the seeds, bool (S)."""
+        return FamilyRuns(cost=self.cost[is_kept], hits=self.hits[:, is_kept])
+
     def fit(self) -> Frontier:
         """Fit the frontier of each seed (S)."""
         return fit_frontier(self.cost, self.logits)

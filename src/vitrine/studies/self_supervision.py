@@ -1,8 +1,8 @@
 """The study `self-supervision`: does masked patch prediction help? (section 4.6, appendix B.1.2 of arXiv:2010.11929)
 
 A ViT is fine-tuned on few labelled images, from fresh weights, after pre-training by masked patches, and after pre-training by
-labels on the same images for as many steps. Accuracies are compared with the same seed, on the same labelled images, on average
-over three numbers of them.
+labels on the same images. Both kinds of pre-training have the same number of steps, except at scale paper.
+Accuracies are compared with the same seed, on the same labelled images, on average over three numbers of them.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from vitrine.studies.self_supervision_grid import (
     Cell,
     Grid,
     LabelledFacts,
+    describe_choice,
     find_facts,
     list_cells,
 )
@@ -70,7 +71,7 @@ def build(scale: Scale, data: str | None, seeds: tuple[int, ...]) -> StudyPlan:
         source=facts.source,
         runs=tuple({run.folder: run for run in runs}.values()),
         num_classes=facts.num_classes,
-        remark=grid.remark,
+        remark=describe_choice(grid, facts),
         regime=describe_regime(grid, facts, runs),
         tried=list_tried(grid, facts),
     )
@@ -199,8 +200,9 @@ def name_predicted(run: StudyRun) -> str:
 
 
 def describe_figures(plan: StudyPlan, outcomes: Sequence[RunOutcome]) -> list[StudyFigure]:
-    """Return the figure of accuracy by number of labelled images."""
-    return [describe_starts(plan, outcomes, collect(outcomes))]
+    """Return the figure of accuracy by number of labelled images; none if no fine-tuning has finished."""
+    readings = collect(outcomes)
+    return [describe_starts(plan, outcomes, readings)] if readings else []
 
 
 SELF_SUPERVISION = Study(

@@ -47,5 +47,6 @@ def describe_starts(plan: StudyPlan, outcomes: Sequence[RunOutcome], readings: R
 
 def format_size(readings: Readings, num_images: int, amount: str) -> tuple[str, ...]:
     """Return the means of all starts on a number of images, with their spread over seeds, and both differences."""
-    scratch, masked, labels = (list_accuracies(readings, name, num_images) for name in STARTS)
-    return amount, *map(format_mean, (scratch, masked, labels)), format_gap(masked, scratch), format_gap(labels, masked)
+    means = [format_mean(list_accuracies(readings, name, num_images)) for name in STARTS]
+    gaps = [format_gap(readings, compared, num_images) for compared in ((MASKED, FROM_SCRATCH), (LABELS, MASKED))]
+    return amount, *means, *gaps

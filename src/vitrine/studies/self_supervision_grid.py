@@ -20,6 +20,7 @@ from vitrine.studies.data_size_grid import REAL_SET, check_splits
 SCRATCH, MASKED, LABELS = "from scratch", "masked patches", "labels"
 STARTS = (SCRATCH, MASKED, LABELS)
 TARGETS: tuple[PatchTarget, ...] = ("mean-colour", "small-colours", "pixels")
+OWN_REMARK = "Learning rates are those of the digits, and so is the target of masked patches."
 IMAGENET, IMAGENET_IMAGES, IMAGENET_CLASSES, IMAGENET_TEST = "imagenet", 1_281_167, 1_000, 50_000
 
 
@@ -40,7 +41,7 @@ class Start:
     recipe: str = ""
     """At scale paper the recipe of its training before table 4's; its settings are not searched for."""
     pretrain_rate: Rate | None = None
-    """Of pre-training on generated images; None: there is none."""
+    """Rate of pre-training on generated images; None: there is none."""
     finetune_rate: Rate | None = None
     """None: the recipe's."""
 
@@ -69,6 +70,8 @@ class Grid:
     finetune_steps: int = 0
     glyphs: str = ""
     """Settings of the images to pre-train on, without their number and size."""
+    caution: str = ""
+    """What a finding of the scale is worth, for the page."""
     remark: str = ""
     """How the settings were chosen, for the page."""
 
@@ -134,7 +137,7 @@ GRIDS: dict[Scale, Grid] = {
         pretrain_steps=20,
         finetune_steps=4,
         glyphs="classes=4,warp=0.1,noise=0.2",
-        remark="This scale shows that everything works. Model, runs and images are far too small for a finding.",
+        caution="This scale shows that everything works. Model, runs and images are far too small for a finding.",
     ),
     "small": Grid(
         starts=(
@@ -196,6 +199,12 @@ def find_facts(grid: Grid, data: str | None) -> LabelledFacts:
         num_test=len(dataset.open(choose_test_split(dataset))),
         is_default=data is None,
     )
+
+
+def describe_choice(grid: Grid, facts: LabelledFacts) -> str:
+    """Return the caution of a grid and how its settings were chosen: for its own images, or by the paper for all."""
+    remark = grid.remark if facts.is_default or not grid.glyphs else OWN_REMARK
+    return " ".join(filter(None, (grid.caution, remark)))
 
 
 def list_cells(grid: Grid, facts: LabelledFacts, seeds: tuple[int, ...]) -> Iterator[Cell]:

@@ -11,7 +11,7 @@ from vitrine.recipe import Recipe, with_changes
 from vitrine.recipes.finetune import FinetuneTask, imagenet
 from vitrine.recipes.registry import RECIPES
 from vitrine.studies.data_size_grid import JFT_IMAGES, PLAIN, REGULARISATIONS
-from vitrine.studies.data_size_recipes import build_labelled_recipe, build_optim, build_report_config
+from vitrine.studies.data_size_recipes import build_labelled_recipe, build_optim, build_report_config, leave_out_page
 from vitrine.studies.self_supervision_grid import MASKED, SCRATCH, Cell, Grid, LabelledFacts, Start
 
 ONCE = EvaluationConfig(num_times=1, test=False)  # at the end of pre-training, to show what it has reached
@@ -62,7 +62,8 @@ def build_paper_recipe(facts: LabelledFacts, cell: Cell) -> Recipe:
     is_scratch = cell.start.name == SCRATCH
     data = select_labelled(recipe.data, facts, cell) if is_scratch else replace(recipe.data, held_out=JFT_HELD_OUT)
     total_steps = recipe.compute_total_steps(facts.num_images if is_scratch else JFT_IMAGES)
-    return replace(recipe, data=data, epochs=None, total_steps=total_steps, evaluation=ONCE, seed=cell.seed)
+    report = leave_out_page(recipe.report)
+    return replace(recipe, data=data, epochs=None, total_steps=total_steps, evaluation=ONCE, report=report, seed=cell.seed)
 
 
 def build_table4_recipe(facts: LabelledFacts, cell: Cell) -> Recipe:
@@ -70,7 +71,8 @@ def build_table4_recipe(facts: LabelledFacts, cell: Cell) -> Recipe:
     assert cell.pretrain_folder is not None
     recipe = imagenet(FinetuneTask(cell.pretrain_folder, facts.source, cell.num_images, facts.num_classes))
     data = select_labelled(recipe.data, facts, cell)
-    return with_changes(replace(recipe, data=data, seed=cell.seed), evaluation={"num_times": 0})
+    recipe = replace(recipe, data=data, report=leave_out_page(recipe.report), seed=cell.seed)
+    return with_changes(recipe, evaluation={"num_times": 0})
 
 
 def select_labelled(data: DataConfig, facts: LabelledFacts, cell: Cell) -> DataConfig:

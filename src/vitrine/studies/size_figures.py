@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrine.core.figures import INK_2
 from vitrine.core.page_parts import THIN_SPACE
-from vitrine.studies.answers import Readings
+from vitrine.studies.answers import Readings, build_pair
 from vitrine.studies.page_claims import format_signed
 from vitrine.studies.runner import RunOutcome
 from vitrine.training.metrics_log import label_ends
@@ -26,7 +26,7 @@ class Curve:
     """How the line of a model or of a start is drawn."""
 
     name: str
-    """As in the readings; the line's label too."""
+    """Name in the readings, and the line's label."""
     colour: str
     marker: str = "o"
     line_width: float = 1.8
@@ -54,9 +54,13 @@ def format_mean(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.1f}" + (f" \u00b1 {100 * stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def format_gap(first: Sequence[float], second: Sequence[float]) -> str:
-    """Format the mean of some accuracies minus that of others, in points; empty if one of them is missing."""
-    return format_signed(100 * (fmean(first) - fmean(second)), "points") if first and second else ""
+def format_gap(readings: Readings, compared: tuple[str, str], num_images: int) -> str:
+    """Format the mean accuracy of a model minus that of another, in points, over the seeds that both have; empty if none."""
+    pair = build_pair(readings, compared, [num_images])
+    if pair is None:
+        return ""
+    first, second = (fmean(reading["accuracy"] for reading in side) for side in (pair.first, pair.second))
+    return format_signed(100 * (first - second), "points")
 
 
 def describe_means(readings: Readings, names: Sequence[str]) -> str:

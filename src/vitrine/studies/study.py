@@ -97,7 +97,7 @@ class Study:
     rows: Callable[[Sequence[RunOutcome]], list[tuple[str, ...]]]
     """Returns the rows of that table from the finished runs."""
     figures: Callable[[StudyPlan, Sequence[RunOutcome]], list[StudyFigure]]
-    """Returns the figures from the finished runs, of which there is at least one; the first is that of the paper."""
+    """Returns the figures from the finished runs, the paper's first; none if those that they show are missing."""
     extend: Callable[[StudyPlan, Sequence[RunOutcome], Sequence[Verdict], tuple[int, ...]], tuple[StudyRun, ...]]
     """Returns the further runs, with these seeds, that undecided claims rest on; none if all are decided."""
     search: Callable[[Scale, str | None], SearchPlan] | None = None
