@@ -13,6 +13,7 @@ from vitrine.studies.size_figures import (
     draw_accuracies,
     format_gap,
     format_mean,
+    set_sizes,
 )
 
 
@@ -62,3 +63,10 @@ def test_the_axis_starts_below_all_runs(lowest: float, floor: int) -> None:
     (panel,) = figure.axes
     assert panel.get_ylim() == (floor, 100)
     assert len(panel.get_lines()) == (3 if floor == 0 else 2)  # guessing is drawn where it is seen
+
+
+@pytest.mark.parametrize(("width", "labels"), [(7.2, ["512", "32,768", "fresh"]), (3.5, ["512", "33k", "fresh"])])
+def test_numbers_of_images_are_short_where_there_is_little_room(width: float, labels: list[str]) -> None:
+    panel = Figure(figsize=(width, 3)).add_subplot()
+    set_sizes(panel, {512: "512", 32_768: "32,768", 131_072: "fresh"}, "images")
+    assert [label.get_text() for label in panel.get_xticklabels()] == labels

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from vitrine.core.figures import INK_2
+from vitrine.core.figures import INK_2, WIDE
 from vitrine.core.page_parts import THIN_SPACE
 from vitrine.studies.answers import Readings, build_pair
 from vitrine.studies.page_claims import format_signed
@@ -130,8 +130,16 @@ def draw_dots(panel: "Axes", curve: Curve, readings: Readings) -> None:
 
 
 def set_sizes(panel: "Axes", amounts: dict[int, str], axis: str) -> None:
-    """Label the axis of the numbers of images."""
+    """Label the axis of the numbers of images; thousands are short where there is little room."""
+    is_wide = panel.get_figure(root=True).get_figwidth() >= WIDE  # type: ignore[union-attr]
+    labels = list(amounts.values()) if is_wide else [shorten_amount(amount) for amount in amounts.values()]
     panel.set_xscale("log")
-    panel.set_xticks([*amounts], [*amounts.values()])
+    panel.set_xticks([*amounts], labels)
     panel.minorticks_off()
     panel.set_xlabel(f"{axis} (log scale)")
+
+
+def shorten_amount(amount: str) -> str:
+    """Return a number of images in thousands from 1,000 on, e.g. 33k; words stay."""
+    digits = amount.replace(",", "")
+    return f"{int(digits) / 1000:.0f}k" if digits.isdecimal() and int(digits) >= 1000 else amount
