@@ -56,7 +56,7 @@ def demo_glyphs_hybrid() -> Recipe:
 def demo_vit() -> Recipe:
     """ViT of 2 blocks on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 82.2 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 81.9 % test accuracy in 10 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-vit
     """
@@ -66,7 +66,7 @@ def demo_vit() -> Recipe:
 def demo_resnet() -> Recipe:
     """ResNet of about the ViT's cost on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 93.1 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 92.8 % test accuracy in 10 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-resnet
     """
@@ -76,7 +76,7 @@ def demo_resnet() -> Recipe:
 def demo_hybrid() -> Recipe:
     """Hybrid of a small ResNet and 2 ViT blocks on ten images of each digit (35 px), 450 steps from scratch.
 
-    Expect 89.2 % test accuracy in 20 seconds on one CPU core (docs/results/training.md).
+    Expect 89.2 % test accuracy in 10 seconds on one CPU core (docs/results/training.md).
 
         vitrine train demo-hybrid
     """
@@ -86,7 +86,7 @@ def demo_hybrid() -> Recipe:
 def demo_transfer(task: FinetuneTask) -> Recipe:
     """Small checkpoint fine-tuned on a few images at 35 px, 450 steps: the demo's transfer of what it pre-trained.
 
-    Expect 90.0 % test accuracy of the ViT from ten images of each digit, in 20 seconds on one CPU core
+    Expect 90.0 % test accuracy of the ViT from ten images of each digit, in 10 seconds on one CPU core
     (docs/results/training.md).
 
         vitrine finetune MODEL DATA --recipe demo-transfer
