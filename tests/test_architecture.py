@@ -17,7 +17,7 @@ CODE = "\n".join(path.read_text() for path in (ROOT / "src" / "vitrine").rglob("
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_exists(name: str) -> None:
-    folders = (ROOT / "src" / "vitrine", ROOT / "tests")
+    folders = (ROOT / "src" / "vitrine", ROOT / "tests", ROOT / "docs")
     assert any(path.as_posix().endswith(f"/{name}") for folder in folders for path in folder.rglob("*.py"))
 
 

@@ -13,12 +13,6 @@ def test_digits_are_the_default_data() -> None:
     assert not DemoConfig(out=Path("demo"), data="photos").is_built_in
 
 
-@pytest.mark.parametrize("settings", [{"model": "vit", "pretrain_steps": 5}, {"quick": True, "steps": 4, "pretrain_steps": 5}])
-def test_settings_without_an_effect(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no effect"):
-        DemoConfig(out=Path("demo"), **settings)
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

@@ -75,7 +75,7 @@ def test_page_has_all_results(plan: Plan, results: list[StepResult], inspection:
     assert {result.command for result in results} < commands
     assert len(page.find(kind="lens")) == 2
     # accuracies, few-shot, losses, distances; before, the pre-training
-    assert len(page.find(kind="chart")) == (5 if plan.config.model is None else 4)
+    assert len(page.find(kind="chart")) == (6 if plan.config.model is None else 5)  # that of data-size too
     assert ("--quick" in page.one("header").text) == plan.config.quick
 
 

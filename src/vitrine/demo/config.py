@@ -47,13 +47,6 @@ class DemoConfig:
             if value == "":
                 raise ValueError(f"{name} '' is empty: give a path, or leave it out.")
 
-        if self.model is not None and self.pretrain_steps is not None:
-            raise ValueError(
-                f"pretrain_steps={self.pretrain_steps} has no effect: {self.model} is pre-trained already. Remove one."
-            )
-        if self.quick and self.steps is not None and (self.model or self.pretrain_steps):
-            raise ValueError("quick=True has no effect: all numbers of steps are given. Remove it, or one of them.")
-
     @property
     def is_built_in(self) -> bool:
         """Return whether the data is the built-in digits, which fit into memory and must not be mirrored."""
