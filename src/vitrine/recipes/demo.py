@@ -17,7 +17,7 @@ from vitrine.training.config import OptimConfig, ReportConfig
 
 GLYPH_SIZE, IMAGE_SIZE = 28, 35  # pixels of pre-training and transfer: 4 x 4 and 5 x 5 patches
 BATCH_SIZE, PRETRAIN_STEPS, STEPS = 64, 2_500, 450
-# Of runs on digits: the best of 1e-3, 2e-3, 4e-3 on held-out digits, mean over the three models, pre-trained and from scratch.
+# Rate of all runs on digits: the best of 1e-3, 2e-3, 4e-3 on held-out digits, mean over the models, pre-trained and not.
 LEARNING_RATE = 2e-3
 # Every step of the pre-training has fresh images.
 GLYPHS = f"glyphs:classes=200,images={PRETRAIN_STEPS * BATCH_SIZE},warp=0.6,noise=0@{GLYPH_SIZE}"

@@ -65,6 +65,11 @@ class RunOutcome:
         return self.summary is not None and self.summary.is_finished
 
     @property
+    def is_measured(self) -> bool:
+        """Return whether the run is finished and its reading is known."""
+        return self.is_finished and self.reading is not None
+
+    @property
     def interrupted_by(self) -> int | None:
         """The signal, which may have come with the last step."""
         return None if self.summary is None else self.summary.interrupted_by

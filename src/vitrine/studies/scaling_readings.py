@@ -39,7 +39,7 @@ class FamilyRuns:
     cost: np.ndarray
     """Compute or time, (S, M)."""
     hits: np.ndarray
-    """Which test images each run classifies correctly, bool (N, S, M)."""
+    """Right answers: True where a run classifies a test image correctly, bool (N, S, M)."""
 
     @property
     def num_images(self) -> int:
@@ -73,14 +73,9 @@ def compute_logits(accuracies: np.ndarray, num_images: int) -> np.ndarray:
 def list_whole_seeds(plan: StudyPlan, outcomes: Sequence[RunOutcome], families: Iterable[Family]) -> list[int]:
     """Return the seeds with which every model of some families is finished."""
     wanted = {run.columns["model"] for run in plan.runs if run.columns["family"] in families}
-    found = {(each.run.columns["model"], each.run.columns["seed"]) for each in outcomes if is_measured(each)}
+    found = {(each.run.columns["model"], each.run.columns["seed"]) for each in outcomes if each.is_measured}
     seeds = sorted({seed for _, seed in found})
     return [seed for seed in seeds if wanted and all((model, seed) in found for model in wanted)]
-
-
-def is_measured(outcome: RunOutcome) -> bool:
-    """Return whether a run is finished and its answers are known."""
-    return outcome.is_finished and outcome.reading is not None
 
 
 def collect_family(outcomes: Sequence[RunOutcome], family: Family, seeds: Sequence[int], measure: Measure) -> FamilyRuns:
@@ -88,7 +83,7 @@ def collect_family(outcomes: Sequence[RunOutcome], family: Family, seeds: Sequen
     table = {
         (each.run.columns["model"], each.run.columns["seed"]): each
         for each in outcomes
-        if each.run.columns["family"] == family and is_measured(each)
+        if each.run.columns["family"] == family and each.is_measured
     }
     models = [*dict.fromkeys(model for model, _ in table)]
     rows = [[table[model, seed] for model in models] for seed in seeds]

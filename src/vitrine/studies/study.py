@@ -125,7 +125,7 @@ class StudyResult:
     @property
     def finished(self) -> list[RunOutcome]:
         """Runs that are finished and measured."""
-        return [outcome for outcome in self.outcomes if outcome.is_finished and outcome.reading is not None]
+        return [outcome for outcome in self.outcomes if outcome.is_measured]
 
     @property
     def failures(self) -> list[RunOutcome]:
